@@ -1,0 +1,275 @@
+/*
+ * haul/engine.h: units, tensors and the training step.
+ *
+ * Open an engine, add units, declare the order they are visited in, build
+ * (plan and reserve), fill. Then, every step:
+ *
+ *     for (u = 0; u < n; u++) {
+ *         haul_unit_acquire(unit[u], stream, &w);
+ *         forward(u, w, stream);
+ *         haul_unit_release(unit[u], stream);
+ *     }
+ *     for (u = n; u-- > 0;) {
+ *         haul_unit_acquire(unit[u], stream, &w);
+ *         haul_unit_grad(unit[u], stream, &g);
+ *         backward(u, w, g, stream);
+ *         haul_unit_reduce(unit[u], stream);
+ *         haul_unit_release(unit[u], stream);
+ *     }
+ *     haul_engine_step(engine, &(struct haul_step){.lr = lr}, &report);
+ *
+ * One thread at a time drives an engine; its own threads are its own business.
+ * After an error from the engine's threads every call but close returns that error.
+ */
+#ifndef HAUL_ENGINE_H
+#define HAUL_ENGINE_H
+
+#include "haul/device.h"
+#include "haul/optim.h"
+#include "haul/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct haul_engine;
+struct haul_unit;
+
+/* Read the budget from the machine: the device's memory, the cgroup and /proc/meminfo. */
+#define HAUL_AUTO 0
+
+struct haul_engine_opts {
+    size_t struct_size;
+    struct haul_device *device; /* not owned; outlives the engine */
+    uint32_t stage;             /* 0..3, default 3 */
+    enum haul_offload offload;  /* default HAUL_OFFLOAD_ALL */
+    enum haul_master master;    /* default HAUL_MASTER_FP32 */
+    enum haul_dtype grad_dtype; /* in which 16-bit tensors' gradients travel and wait: BF16 (default),
+                                   FP16 or FP32 */
+    struct haul_optim optim;    /* default AdamW */
+    uint32_t ngroups;           /* parameter groups, default 1 */
+    uint64_t device_mem_bytes;  /* budgets; HAUL_AUTO (default) or HAUL_UNLIMITED */
+    uint64_t host_mem_bytes;
+    uint64_t trainer_device_bytes; /* what the trainer will itself take from the device; in the ledger */
+    uint32_t passes;    /* reduces of one unit in a step, default 1; over 1: FP32 accumulators */
+    uint32_t max_held;  /* units the trainer holds at once, default 1 */
+    uint32_t window;    /* unit buffers on the device, >= max_held; default max_held + 1 */
+    uint32_t slots;     /* host slots for published parameters (offload optimizer), default 2 */
+    uint32_t nthreads;  /* of the optimizer's team; 0 (default): cores allowed */
+    int overlap;        /* 1 (default): deferred updates and prefetch; 0: step() waits for all */
+};
+
+HAUL_API
+void haul_engine_opts_init(struct haul_engine_opts *opts);
+
+/* Errors  0, -EINVAL (text names the option), -ENOMEM, HAUL_E_ABI */
+HAUL_API HAUL_MUST_USE
+int haul_engine_open(const struct haul_engine_opts *opts, struct haul_engine **out);
+
+/* Drops updates not yet begun, waits for what runs, and returns every byte. NULL is fine. Queued device
+ * work that uses the engine's buffers must be done. */
+HAUL_API
+void haul_engine_close(struct haul_engine *engine);
+
+#define HAUL_MAX_DIMS 4
+
+struct haul_tensor {
+    const char *name;  /* copied */
+    uint32_t ndims;    /* 1..HAUL_MAX_DIMS */
+    uint64_t shape[HAUL_MAX_DIMS]; /* row-major; a product of 0 is allowed */
+    enum haul_dtype dtype; /* BF16, FP16 or FP32 */
+    uint32_t group;    /* < ngroups */
+    int frozen;        /* no gradient, no record */
+};
+
+struct haul_unit_desc {
+    size_t struct_size;
+    const char *name; /* unique in the engine; copied */
+    const struct haul_tensor *tensors;
+    uint32_t ntensors;
+    enum haul_dtype grad_dtype; /* of the buffer the trainer adds into, for 16-bit tensors: FP32
+                                   (default when NONE), BF16 or FP16. FP32 tensors always FP32 */
+};
+
+/**
+ * Add a unit. Before build only.
+ *
+ * Ownership  the engine owns *out
+ * Errors     0, HAUL_E_STATE (already built), -EINVAL (text names unit and tensor), -ENOMEM
+ */
+HAUL_API HAUL_MUST_USE
+int haul_engine_add_unit(struct haul_engine *engine, const struct haul_unit_desc *desc,
+                         struct haul_unit **out);
+
+/**
+ * Declare the forward order. A unit may stand in it more than once (tied embeddings); backward visits
+ * the reverse. Without this call: the order of add_unit.
+ */
+HAUL_API HAUL_MUST_USE
+int haul_engine_visits(struct haul_engine *engine, struct haul_unit *const *visits, uint32_t nvisits);
+
+/**
+ * Plan, check against the budgets, reserve. Nothing is reserved when it does not fit.
+ *
+ * Blocks     yes: touches all memory
+ * Errors     0, HAUL_E_PLAN (text: the ledger and the shortfall), HAUL_E_STATE, -ENOMEM, device errors
+ */
+HAUL_API HAUL_MUST_USE
+int haul_engine_build(struct haul_engine *engine);
+
+/* The ledger: line i. Works before build too, once units and visits are declared (it plans then).
+ * -EINVAL past the last line. */
+HAUL_API HAUL_MUST_USE
+int haul_engine_ledger(struct haul_engine *engine, uint32_t i, struct haul_ledger_line *out);
+
+/* Planned and measured bytes of a tier on this rank. Measured is read from the allocators: the highest
+ * since open. */
+HAUL_API HAUL_MUST_USE
+int haul_engine_tier_bytes(struct haul_engine *engine, enum haul_tier tier, uint64_t *planned,
+                           uint64_t *peak);
+
+/**
+ * Called for each tensor, possibly in pieces: write values [first, first + n) of it to out.
+ * Return 0, or a negative code that ends the fill.
+ */
+typedef int (*haul_fill_fn)(void *user, const char *unit, uint32_t tensor, uint64_t first, uint64_t n,
+                            float *out);
+
+/* Set every parameter; moments and step counts become 0. Blocks. */
+HAUL_API HAUL_MUST_USE
+int haul_engine_fill(struct haul_engine *engine, haul_fill_fn fn, void *user);
+
+/**
+ * Read or write FP32 values [first, first + n) of one tensor: the master where there is one, else the
+ * parameter widened. A write sets the published parameter too and leaves the moments.
+ *
+ * Blocks     yes: waits for all updates
+ * Errors     0, -EINVAL, HAUL_E_STATE (not built, or units are held)
+ */
+HAUL_API HAUL_MUST_USE
+int haul_tensor_read(struct haul_unit *unit, uint32_t tensor, uint64_t first, uint64_t n, float *out);
+HAUL_API HAUL_MUST_USE
+int haul_tensor_write(struct haul_unit *unit, uint32_t tensor, uint64_t first, uint64_t n,
+                      const float *values);
+
+/* Where a unit's tensors are on the device, for as long as it is held. */
+struct haul_view {
+    void *base;
+    const uint64_t *offset_bytes; /* per tensor; UINT64_MAX: not there (a frozen tensor's gradient) */
+    uint32_t ntensors;
+};
+
+static inline void *haul_view_tensor(const struct haul_view *view, uint32_t tensor)
+{
+    uint64_t off = view->offset_bytes[tensor];
+
+    return off == UINT64_MAX ? NULL : (char *)view->base + off;
+}
+
+/**
+ * Have the unit's parameters on the device before anything queued later on stream.
+ *
+ * @param view  [out] parameters, each tensor in its own dtype, row-major; 64-byte aligned
+ *
+ * Acquiring a held unit again is allowed and must be released as often.
+ *
+ * Blocks     until the unit's update is done and its copy submitted; never for queued device work
+ * Errors     0, HAUL_E_STATE (not built, or max_held others are held), or the engine's error
+ */
+HAUL_API HAUL_MUST_USE
+int haul_unit_acquire(struct haul_unit *unit, void *stream, struct haul_view *view);
+
+/* The trainer's work queued so far on stream is the last that uses this view. Blocks: no. */
+HAUL_API HAUL_MUST_USE
+int haul_unit_release(struct haul_unit *unit, void *stream);
+
+/**
+ * The unit's gradient buffer, zeroed (in stream order) when it is the first call since the last reduce.
+ * The trainer adds into it. A second call before reduce gives the same buffer.
+ *
+ * Blocks     for a free buffer, at most until an earlier reduce's copy is submitted
+ * Errors     0, HAUL_E_STATE (not held; every buffer is open; already reduced `passes` times)
+ */
+HAUL_API HAUL_MUST_USE
+int haul_unit_grad(struct haul_unit *unit, void *stream, struct haul_view *view);
+
+/* The gradient is complete: narrow, sum over ranks, bring to its tier. Blocks: no. */
+HAUL_API HAUL_MUST_USE
+int haul_unit_reduce(struct haul_unit *unit, void *stream);
+
+enum haul_pass { HAUL_PASS_TRAIN = 0, HAUL_PASS_EVAL };
+
+/* Say that what follows is a forward-only pass (EVAL), or training again (TRAIN, the default). Guides
+ * prefetch; only between passes, with nothing held. */
+HAUL_API HAUL_MUST_USE
+int haul_engine_pass(struct haul_engine *engine, enum haul_pass pass);
+
+struct haul_group_step {
+    double lr, weight_decay;
+};
+
+struct haul_step {
+    size_t struct_size;  /* 0 is read as this version's size */
+    double lr;           /* for every group, unless groups is given */
+    double weight_decay; /* likewise */
+    const struct haul_group_step *groups; /* (ngroups,) or NULL */
+    double clip_norm;    /* clip to this global norm; 0: no clipping */
+    double grad_scale;   /* multiplies every gradient (1 / (micro-batches * loss scale)); 0 is read as 1 */
+};
+
+enum haul_lane {
+    HAUL_LANE_COMPUTE = 0, HAUL_LANE_H2D, HAUL_LANE_D2H, HAUL_LANE_IO_READ, HAUL_LANE_IO_WRITE,
+    HAUL_LANE_OPTIM, HAUL_LANE_COMM, HAUL_NLANES
+};
+
+struct haul_lane_report {
+    uint64_t busy_ns;    /* the lane worked */
+    uint64_t exposed_ns; /* the compute lane waited for it */
+    uint64_t bytes;
+};
+
+/* What happened since the previous step() returned. */
+struct haul_report {
+    size_t struct_size;
+    uint64_t step;       /* steps asked for so far, skipped ones too */
+    double grad_norm;    /* after grad_scale, before clipping; +Inf or NaN when not finite */
+    double clip;         /* factor applied: 1 when not clipped, 0 when skipped */
+    int skipped;         /* 1: a gradient was not finite; nothing was updated */
+    uint64_t wall_ns;
+    double weight_passes; /* parameter elements acquired / Ψ */
+    uint64_t order_misses; /* acquires that were out of the declared order */
+    struct haul_lane_report lanes[HAUL_NLANES];
+};
+
+/**
+ * End a step: wait for the last gradient, norm over everything, clip or skip, start the updates.
+ *
+ * Updates run in forward order behind the next forward; acquire of a unit waits for its own.
+ *
+ * @param step    [in]  read here, not kept
+ * @param report  [out] may be NULL; struct_size set by the caller (0 is read as this version's)
+ *
+ * Blocks     until the last gradient has landed; with overlap = 0 until all updates are done
+ * Errors     0, HAUL_E_STATE (a unit is held, or its gradient was not reduced: named), -EINVAL
+ */
+HAUL_API HAUL_MUST_USE
+int haul_engine_step(struct haul_engine *engine, const struct haul_step *step,
+                     struct haul_report *report);
+
+/* Wait for all updates. Returns the engine's error if one occurred. */
+HAUL_API HAUL_MUST_USE
+int haul_engine_sync(struct haul_engine *engine);
+
+/**
+ * Fingerprint of all parameters and moments: sum over elements of mix(unit, i, p, m, v) mod 2^64, i the
+ * element's index in the unit as declared. No placement or rank count changes it.
+ *
+ * Blocks     yes: syncs, reads all state
+ */
+HAUL_API HAUL_MUST_USE
+int haul_engine_digest(struct haul_engine *engine, uint64_t *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

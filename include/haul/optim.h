@@ -1,0 +1,151 @@
+/*
+ * haul/optim.h: optimizer steps and gradient norms over plain arrays.
+ *
+ * Usable alone: arrays in, arrays out, no engine. One pass over memory reads
+ * gradient, master, m and v and writes master, m, v and the published
+ * parameter; widening, unscaling, clipping, weight decay and narrowing happen
+ * in registers. The bits do not depend on the instruction set, the number of
+ * threads or the way a range is cut into calls.
+ *
+ *     struct haul_optim adamw;
+ *     haul_optim_init(&adamw, HAUL_ADAMW);
+ *     struct haul_optim_arrays a = {.struct_size = sizeof a, .n = n,
+ *         .grad_dtype = HAUL_BF16, .param_dtype = HAUL_BF16, .master_form = HAUL_MASTER_FP32,
+ *         .grad = g, .master = p, .m = m, .v = v, .param = p16};
+ *     struct haul_optim_step s = {.struct_size = sizeof s, .step = t, .lr = 1e-3,
+ *         .weight_decay = 0.01, .grad_scale = clip / loss_scale};
+ *     rc = haul_optim_update(&adamw, &a, &s, 0);
+ */
+#ifndef HAUL_OPTIM_H
+#define HAUL_OPTIM_H
+
+#include "haul/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum haul_dtype { HAUL_DTYPE_NONE = 0, HAUL_FP32, HAUL_BF16, HAUL_FP16 };
+
+enum haul_optimizer { HAUL_ADAMW = 0, HAUL_ADAM, HAUL_LION, HAUL_ADAGRAD, HAUL_SGD };
+
+/* How the FP32 master weight is kept. */
+enum haul_master {
+    HAUL_MASTER_FP32 = 0, /* 4 bytes in .master */
+    HAUL_MASTER_SPLIT,    /* .param holds the upper 16 bits (BF16, rounded half away from zero),
+                             .master points to the lower 16 (uint16_t): 2 bytes, lossless */
+};
+
+/* Hyperparameters: what stays the same from step to step. */
+struct haul_optim {
+    size_t struct_size;
+    enum haul_optimizer kind;
+    double beta1;            /* in [0,1) */
+    double beta2;            /* in [0,1) */
+    double eps;              /* >= 0 */
+    double momentum;         /* SGD only, in [0,1) */
+    int nesterov;            /* SGD only */
+    int bias_correction;     /* AdamW, Adam: 1 (default) or 0 */
+    int amsgrad;             /* must be 0: refused with -EINVAL */
+    enum haul_dtype moment_dtype; /* HAUL_FP32 (default); HAUL_BF16: stochastic rounding, which
+                                     changes the mathematics */
+    uint64_t seed;           /* stochastic rounding only */
+};
+
+HAUL_API
+void haul_optim_init(struct haul_optim *opt, enum haul_optimizer kind);
+
+/* One range of n elements. Arrays must not overlap; any alignment. */
+struct haul_optim_arrays {
+    size_t struct_size;
+    uint64_t n;
+    enum haul_dtype grad_dtype;  /* FP32, BF16 or FP16 */
+    enum haul_dtype param_dtype; /* published copy: BF16, FP16 or NONE */
+    enum haul_master master_form;
+    const void *grad; /* (n,) read only */
+    void *master;     /* (n,) float, or uint16_t lower halves with HAUL_MASTER_SPLIT */
+    void *m;          /* (n,) moment_dtype; AdamW, Adam, Lion, SGD with momentum; else NULL */
+    void *v;          /* (n,) moment_dtype; AdamW, Adam, Adagrad; else NULL */
+    void *param;      /* (n,) param_dtype; with HAUL_MASTER_SPLIT read and written */
+    uint64_t first;   /* index of element 0 in the whole array: keys stochastic rounding only */
+};
+
+/* What changes from step to step. */
+struct haul_optim_step {
+    size_t struct_size;
+    uint64_t step;       /* 1 for the first update; bias correction uses it */
+    double lr;           /* finite */
+    double weight_decay; /* finite, >= 0 */
+    double grad_scale;   /* the gradient is multiplied by this, in FP32, before all else */
+};
+
+/**
+ * Update one range in place.
+ *
+ * Constants (lr, beta powers, 1/sqrt of bias corrections) are formed in double from the step
+ * number and narrowed once to FP32, so a resumed run has the same bits as one that never stopped.
+ *
+ * @param opt       [in]     hyperparameters
+ * @param arrays    [in,out] the range
+ * @param step      [in]     step number, learning rate, decay, scale
+ * @param nthreads  [in]     threads to use; 0: haul_optim_threads(1)
+ *
+ * Shape      every array (n,)
+ * Threads    any; calls on disjoint ranges may run at once
+ * Blocks     until done
+ * Errors     0, or -EINVAL (text names the argument), HAUL_E_ABI; nothing is written then
+ * Source     Loshchilov & Hutter 2019 (AdamW), Kingma & Ba 2015 (Adam), Chen et al. 2023 (Lion),
+ *            Duchi et al. 2011 (Adagrad); denominators as in PyTorch: sqrt(v)/sqrt(1-beta2^t) + eps
+ */
+HAUL_API HAUL_MUST_USE
+int haul_optim_update(const struct haul_optim *opt, const struct haul_optim_arrays *arrays,
+                      const struct haul_optim_step *step, unsigned nthreads);
+
+/* Elements per block of the norm. */
+#define HAUL_NORM_BLOCK 4096
+
+/**
+ * Sum of squares of a gradient, over the fixed tree.
+ *
+ * Blocks of HAUL_NORM_BLOCK elements from element 0; inside a block 16 interleaved FP32 lanes
+ * (element i goes to lane i % 16, fmaf), lanes combined pairwise (8, 4, 2, 1 apart); blocks added
+ * in double in order. The same bits for every instruction set and thread count.
+ *
+ * @param grad      [in]  (n,) of dtype
+ * @param nthreads  [in]  0: haul_optim_threads(1)
+ * @param sum       [out] sum of squares
+ * @param finite    [out] 1 when every element is finite, else 0 (sum is then not meaningful)
+ *
+ * Errors     0, or -EINVAL, -ENOMEM
+ */
+HAUL_API HAUL_MUST_USE
+int haul_norm_sumsq(const void *grad, enum haul_dtype dtype, uint64_t n, unsigned nthreads,
+                    double *sum, int *finite);
+
+/**
+ * acc[i] += widen(grad[i]) in FP32, and the sum of squares of the new acc over the fixed tree.
+ *
+ * @param acc       [in,out] (n,) FP32; with first = 1 it is overwritten instead of added to
+ * @param sum       [out]    may be NULL when the norm is not wanted yet
+ * @param finite    [out]    may be NULL together with sum
+ */
+HAUL_API HAUL_MUST_USE
+int haul_norm_accumulate(float *acc, const void *grad, enum haul_dtype dtype, uint64_t n, int first,
+                         unsigned nthreads, double *sum, int *finite);
+
+/**
+ * Threads that an update should use here: cores allowed by affinity and the cgroup's quota,
+ * divided among local_ranks processes; at least 1. A launcher's OMP_NUM_THREADS is ignored.
+ */
+HAUL_API
+unsigned haul_optim_threads(unsigned local_ranks);
+
+/* Name of the kernel variant in use: "c", "avx2", "avx512", "neon". HAUL_CPU_MASK in the environment
+ * is an upper bound, read once. */
+HAUL_API
+const char *haul_optim_variant(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,90 @@
+/*
+ * device_ops.h: what a device back end provides. For back-end authors and the engine.
+ *
+ * Every function may be called from any thread unless it says otherwise. All queued operations
+ * return at once; work of one stream runs in order. Hooks marked (optional) may be NULL.
+ */
+#ifndef HL_DEVICE_OPS_H
+#define HL_DEVICE_OPS_H
+
+#include "haul/device.h"
+#include "haul/optim.h"
+
+struct hl_event; /* opaque per back end */
+
+/* Lanes that a device accounts for. */
+enum hl_device_lane { HL_DEVICE_COMPUTE = 0, HL_DEVICE_H2D, HL_DEVICE_D2H, HL_DEVICE_NLANES };
+
+struct hl_device_lane_stats {
+    uint64_t busy_ns; /* time the lane worked since open */
+    uint64_t bytes;   /* copied since open (compute: 0) */
+};
+
+/* One range for the optimizer kernel on the device; pointers are device pointers. */
+struct hl_device_optim {
+    struct haul_optim opt;
+    struct haul_optim_arrays arrays;
+    struct haul_optim_step step;
+};
+
+struct hl_device_ops {
+    const char *(*name)(const struct haul_device *dev);
+    int (*close)(struct haul_device *dev);
+    int (*mem_info)(struct haul_device *dev, struct haul_device_mem *out);
+    int (*alloc)(struct haul_device *dev, uint64_t bytes, void **out);
+    void (*free)(struct haul_device *dev, void *ptr);
+
+    /* Pin [ptr, ptr+bytes) for direct copies. (optional) */
+    int (*host_register)(struct haul_device *dev, void *ptr, uint64_t bytes);
+    int (*host_unregister)(struct haul_device *dev, void *ptr);
+
+    /* urgent: 1 for streams that should run ahead of others. */
+    int (*stream_open)(struct haul_device *dev, int urgent, void **stream);
+    void (*stream_close)(struct haul_device *dev, void *stream);
+    int (*stream_sync)(struct haul_device *dev, void *stream);
+    /* The stream waits for the event's latest record; an event never recorded is no wait. */
+    int (*stream_wait)(struct haul_device *dev, void *stream, struct hl_event *ev);
+
+    int (*event_open)(struct haul_device *dev, struct hl_event **out);
+    void (*event_close)(struct haul_device *dev, struct hl_event *ev);
+    int (*event_record)(struct haul_device *dev, struct hl_event *ev, void *stream);
+    /* 1 done (or never recorded), 0 not yet, negative: the error of the work before it. */
+    int (*event_query)(struct haul_device *dev, struct hl_event *ev);
+    /* Block the host until the event's latest record has been reached. */
+    int (*event_sync)(struct haul_device *dev, struct hl_event *ev);
+    /* When the latest record was reached, on hl_clock_ns()'s time line; only after query gave 1.
+     * 0 when it was never recorded. */
+    int (*event_time_ns)(struct haul_device *dev, struct hl_event *ev, uint64_t *out);
+
+    int (*copy_h2d)(struct haul_device *dev, void *dst, const void *src, uint64_t bytes, void *stream);
+    int (*copy_d2h)(struct haul_device *dev, void *dst, const void *src, uint64_t bytes, void *stream);
+    int (*copy_d2d)(struct haul_device *dev, void *dst, const void *src, uint64_t bytes, void *stream);
+    /* Queue a host function as compute. (optional) */
+    int (*launch)(struct haul_device *dev, void *stream, haul_device_fn fn, void *user);
+
+    /* Kernels. Pointers are device pointers; dtypes FP32, BF16, FP16.
+     * convert: dst = dtype conversion of src; to BF16 rounds half away from zero, to FP16 half to
+     * even; NaN becomes the canonical quiet NaN. src and dst do not overlap. */
+    int (*convert)(struct haul_device *dev, void *dst, enum haul_dtype dst_dtype, const void *src,
+                   enum haul_dtype src_dtype, uint64_t n, void *stream);
+    /* acc = first ? widen(src) : acc + widen(src), FP32 */
+    int (*accumulate)(struct haul_device *dev, float *acc, const void *src, enum haul_dtype src_dtype,
+                      uint64_t n, int first, void *stream);
+    /* partial[b] = sum of squares of block b (HAUL_NORM_BLOCK elements, the fixed tree), NaN when an
+     * element of the block is not finite. partial has ceil(n / HAUL_NORM_BLOCK) floats on the device. */
+    int (*sumsq)(struct haul_device *dev, float *partial, const void *src, enum haul_dtype dtype,
+                 uint64_t n, void *stream);
+    /* n bytes of value */
+    int (*fill)(struct haul_device *dev, void *dst, int value, uint64_t bytes, void *stream);
+    /* The optimizer, with the bits of haul_optim_update(). *args is copied. */
+    int (*optim)(struct haul_device *dev, const struct hl_device_optim *args, void *stream);
+
+    void (*lane_stats)(struct haul_device *dev, enum hl_device_lane lane, struct hl_device_lane_stats *out);
+};
+
+/* Every back end's device begins with this. */
+struct haul_device {
+    const struct hl_device_ops *ops;
+};
+
+#endif

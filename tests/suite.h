@@ -1,0 +1,30 @@
+/*
+ * suite.h: the assertions that every suite uses.
+ *
+ * Two runners: Criterion (each case in a process of its own), and with HAUL_PLAIN_RUNNER a plain main
+ * that runs the cases one after the other in one process, for the thread sanitizer, under which
+ * Criterion 2.4.1 aborts. Suites use only what both provide:
+ *
+ *   Test(suite, name) { ... }
+ *   cr_assert(cond, "format", ...)   and _eq _neq _lt _leq _gt _geq _null _not_null _str_eq _float_eq
+ *   SKIP("what is missing: %s", ...) ends the case as skipped, by name
+ */
+#ifndef HAUL_TESTS_SUITE_H
+#define HAUL_TESTS_SUITE_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef HAUL_PLAIN_RUNNER
+#include "plain_runner.h"
+#else
+#include <criterion/criterion.h>
+#define SKIP(...)                                                                                  \
+    do {                                                                                           \
+        cr_skip_test(__VA_ARGS__);                                                                 \
+    } while (0)
+#endif
+
+#endif
