@@ -4,8 +4,8 @@
 
 enum hl_isa { HL_ISA_C = 0, HL_ISA_NEON, HL_ISA_AVX2, HL_ISA_AVX512, HL_NISA };
 
-/* The best instruction set of this CPU and OS (AVX2 implies FMA and F16C, AVX512 implies F, BW, DQ, VL), not above
- * HAUL_CPU_MASK=c|avx2|avx512|neon. Read once; an unknown mask warns and is ignored. */
+/* The best instruction set of this CPU and OS (AVX2 implies FMA and F16C, AVX512 implies F, BW, DQ,
+ * VL), not above HAUL_CPU_MASK=c|neon|avx2|avx512. Read once; an unknown mask warns and is ignored. */
 enum hl_isa hl_cpu_isa(void);
 
 const char *hl_isa_name(enum hl_isa isa);

@@ -9,6 +9,7 @@ struct hl_topo;
 struct hl_topo_opts {
     const char *synthetic; /* hwloc synthetic description, for tests; NULL: this machine */
     const char *xml_path;  /* a recorded topology, for tests; NULL: this machine */
+    const char *affinity;  /* "0-3,8", for tests; NULL: of this process, or all of a recorded one */
     const char *cgroup_root; /* default "/sys/fs/cgroup"; tests point at recorded trees */
     const char *proc_cgroup; /* default "/proc/self/cgroup" */
 };
@@ -24,7 +25,8 @@ unsigned hl_topo_pus(const struct hl_topo *topo);
 unsigned hl_topo_nodes(const struct hl_topo *topo);
 /* CPUs that the cgroup's quota allows (v1 cfs_quota, v2 cpu.max); 0: no quota */
 double hl_topo_quota(const struct hl_topo *topo);
-/* Threads for one of local_ranks processes: min(cores, quota rounded down but at least 1) / local_ranks, >= 1 */
+/* Threads for one of local_ranks processes: min(cores, quota rounded down but at least 1) /
+ * local_ranks, >= 1 */
 unsigned hl_topo_team(const struct hl_topo *topo, unsigned local_ranks);
 /* Node (logical index) of the i-th core of the affinity; -1 unknown */
 int hl_topo_core_node(const struct hl_topo *topo, unsigned core);

@@ -10,6 +10,9 @@
  *             break;
  *         hl_gate_sleep(&g, seen);
  *     }
+ *
+ * Both start zeroed. A gate must outlive the last hl_gate_wake() on it, which may still look at it
+ * after the sleeper has gone: join the wakers first.
  */
 #ifndef HL_WAIT_H
 #define HL_WAIT_H
