@@ -28,15 +28,29 @@ struct haul_shape {
     int recompute;     /* 1: activations are recomputed per block in backward */
 };
 
+/**
+ * Parameters of a GPT-2-style transformer of this shape: 12 L h^2 + 13 L h + (V + s) h + 2 h.
+ *
+ * Every linear layer has a bias, position embeddings are learned, the head is tied to the embedding.
+ *
+ * @param out  [out] parameters; written only on success
+ *
+ * Errors     0, -EINVAL (text names the field), -EOVERFLOW
+ */
+HAUL_API HAUL_MUST_USE
+int haul_shape_params(const struct haul_shape *shape, uint64_t *out);
+
 struct haul_plan_opts {
     size_t struct_size;
-    uint64_t params; /* Ψ */
-    uint32_t ranks;  /* N >= 1 */
-    uint32_t ranks_per_node; /* 0: min(N, 8) */
+    uint64_t params; /* Ψ; 0 (default): what haul_shape_params() says of the shape */
+    uint32_t ranks;  /* N >= 1; default 1 */
+    uint32_t ranks_per_node; /* 0 (default): min(N, 8) */
     enum haul_dtype dtype; /* parameters and gradients: BF16 (default), FP16, FP32 */
-    enum haul_master master;
+    enum haul_master master; /* default HAUL_MASTER_FP32; SPLIT: BF16 only */
     uint64_t device_mem_per_rank, host_mem_per_node, nvme_mem_per_node; /* default HAUL_UNLIMITED */
-    struct haul_shape shape;
+    struct haul_shape shape; /* default: layers 0, recompute 1 */
+    enum haul_dtype grad_dtype; /* gradients at rest; NONE (default): as dtype */
+    uint32_t passes; /* reduces of one unit in a step, default 1; over 1: FP32 accumulators */
 };
 
 HAUL_API
@@ -58,11 +72,13 @@ struct haul_plan_row {
     uint64_t device_bytes_per_rank; /* model state only */
     uint64_t host_bytes_per_node;
     uint64_t nvme_bytes_per_node;
-    double comm_elems_per_rank; /* elements per step: 2Ψ or 3Ψ */
+    double comm_elems_per_rank; /* elements per step: 2Ψ or 3Ψ, as the ZeRO paper counts for many ranks;
+                                   a ring sends (N-1)/N of it, nothing when N = 1 */
     double comm_ratio;          /* to plain data parallel: 1 or 1.5 */
     struct haul_working_set working_set;
     int fits;                   /* working set counted in */
-    uint64_t short_by_bytes;    /* 0 when it fits; else the sum of what lacks per tier */
+    uint64_t short_by_bytes;    /* 0 when it fits; else the sum of short_by_tier_bytes */
+    uint64_t short_by_tier_bytes[HAUL_NTIERS]; /* device per rank, host and nvme per node */
 };
 
 #define HAUL_PLAN_ROWS 12
@@ -70,14 +86,21 @@ struct haul_plan_row {
 /**
  * Every stage x offload, in the order stage 0 none, optimizer, all, stage 1 none, ...
  *
- * Records, and with `all` parameter shards, that the host budget cannot hold go to nvme.
+ * Counted per parameter: 16-bit parameter 2, 16-bit gradient 2, record 12 (split 10, and 2 more on the
+ * host where the parameters rest on the device). FP32: parameter 4, gradient 4, m 4, v 4 and no second
+ * master, except where parameter and record rest in different tiers (offload optimizer): 4 more on the
+ * host. Scratch space is counted on nvme; a durable store takes twice as much.
+ *
+ * Records, and with `all` parameter shards, that the host budget cannot hold go to nvme; gradients,
+ * the host copy of upper halves and slots stay.
  *
  * @param opts  [in]  what to plan
  * @param rows  [out] HAUL_PLAN_ROWS rows; written only on success
  *
  * Threads    any
  * Blocks     no
- * Errors     0, -EINVAL (text names the argument), -EOVERFLOW (a product does not fit 64 bits)
+ * Errors     0, -EINVAL (text names the argument), -EOVERFLOW (a product does not fit 63 bits),
+ *            HAUL_E_ABI
  * Source     Rajbhandari et al. 2020 (ZeRO), table 1; Korthikanti et al. 2022 (activations)
  */
 HAUL_API HAUL_MUST_USE

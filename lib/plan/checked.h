@@ -5,6 +5,11 @@
 #include <errno.h>
 #include <stdint.h>
 
+static inline uint64_t hl_div_up(uint64_t a, uint64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
 /* *out = a * b; 0 or -EOVERFLOW, *out then untouched. */
 static inline int hl_mul(uint64_t a, uint64_t b, uint64_t *out)
 {
