@@ -7,6 +7,10 @@
  *
  * A stream is a `void *`: on the host device what haul_device_stream_open()
  * gives, on CUDA also any CUstream / cudaStream_t of the trainer.
+ *
+ * An operation that fails fails its stream: what was queued behind it is
+ * dropped, streams that wait for it fail too, and haul_device_stream_sync()
+ * returns the first error for as long as the stream lives.
  */
 #ifndef HAUL_DEVICE_H
 #define HAUL_DEVICE_H
@@ -21,11 +25,13 @@ struct haul_device;
 
 struct haul_device_host_opts {
     size_t struct_size;
-    uint64_t mem_bytes;         /* hard cap on device memory; 0 (default): no cap */
-    double h2d_bytes_per_s;     /* 0 (default): as fast as memcpy */
-    double d2h_bytes_per_s;     /* 0 (default): as fast as memcpy */
-    uint64_t copy_latency_ns;   /* added to every copy; default 0 */
-    uint32_t kernel_threads;    /* threads of the five kernels; 0 (default): cores allowed */
+    uint64_t mem_bytes;       /* hard cap on device memory; 0 (default): no cap */
+    double h2d_bytes_per_s;   /* 0 (default): as fast as memcpy */
+    double d2h_bytes_per_s;   /* 0 (default): as fast as memcpy */
+    uint64_t copy_latency_ns; /* added to every copy; default 0 */
+    uint32_t kernel_threads;  /* threads of the five kernels; 0 (default): cores allowed */
+    uint64_t jitter_seed;     /* tests: random small delays before queued operations, to bring out
+                                   missing waits; 0 (default): none */
 };
 
 HAUL_API
@@ -42,7 +48,8 @@ void haul_device_host_opts_init(struct haul_device_host_opts *opts);
  * Blocks     no
  * Errors     0, -ENOMEM, -EINVAL, HAUL_E_ABI
  */
-HAUL_API HAUL_MUST_USE
+HAUL_API
+HAUL_MUST_USE
 int haul_device_host_open(const struct haul_device_host_opts *opts, struct haul_device **out);
 
 /* Close; NULL is fine. HAUL_E_STATE (and still closed) when memory, streams or events were left. */
@@ -60,18 +67,21 @@ struct haul_device_mem {
     uint64_t peak_bytes;  /* highest used_bytes since open */
 };
 
-HAUL_API HAUL_MUST_USE
+HAUL_API
+HAUL_MUST_USE
 int haul_device_mem_info(struct haul_device *dev, struct haul_device_mem *out);
 
 /**
- * Device memory. On the host device *out can be dereferenced, but only by queued work.
+ * Device memory. On the host device *out can be dereferenced, but only by queued work; it begins as
+ * bytes of 0xff (NaN in every dtype), so that a read of what was never written shows.
  *
  * @param bytes  [in]  counted exactly, nothing rounded; the start is 256-byte aligned
  * @param out    [out] written only on success
  *
  * Errors     0, -EINVAL (0 bytes), -ENOMEM (over the cap; text says cap, used, asked)
  */
-HAUL_API HAUL_MUST_USE
+HAUL_API
+HAUL_MUST_USE
 int haul_device_alloc(struct haul_device *dev, uint64_t bytes, void **out);
 
 /* Free; waits for nothing, so the caller must know that no queued work uses it. NULL is fine. */
@@ -79,7 +89,8 @@ HAUL_API
 void haul_device_free(struct haul_device *dev, void *ptr);
 
 /* A stream for the trainer's compute. */
-HAUL_API HAUL_MUST_USE
+HAUL_API
+HAUL_MUST_USE
 int haul_device_stream_open(struct haul_device *dev, void **stream);
 
 /* Waits for queued work, then ends the stream. */
@@ -89,25 +100,33 @@ void haul_device_stream_close(struct haul_device *dev, void *stream);
 typedef void (*haul_device_fn)(void *user);
 
 /**
- * Queue fn(user) on a stream: the host device's kernel launch. Counted as compute.
+ * Queue fn(user) on a stream: the host device's kernel launch. Counted as compute. fn must not call
+ * haul functions on this device: the queue that it would wait for is the one it stands in.
  *
  * Threads    any
  * Blocks     only when the stream's queue (1024 entries) is full
  * Errors     0, -EINVAL, HAUL_E_DEVICE (a device that cannot run host functions as compute)
  */
-HAUL_API HAUL_MUST_USE
+HAUL_API
+HAUL_MUST_USE
 int haul_device_launch(struct haul_device *dev, void *stream, haul_device_fn fn, void *user);
 
 /* Wait until everything queued on the stream so far has finished. Returns the stream's first error. */
-HAUL_API HAUL_MUST_USE
+HAUL_API
+HAUL_MUST_USE
 int haul_device_stream_sync(struct haul_device *dev, void *stream);
 
 /* Queue copies on a stream, for the trainer's own inputs and outputs (tokens, losses). Counted on the
- * h2d and d2h lanes. host memory must stay valid until the copy is done. */
-HAUL_API HAUL_MUST_USE
-int haul_device_copy_h2d(struct haul_device *dev, void *dst, const void *src, uint64_t bytes, void *stream);
-HAUL_API HAUL_MUST_USE
-int haul_device_copy_d2h(struct haul_device *dev, void *dst, const void *src, uint64_t bytes, void *stream);
+ * h2d and d2h lanes. Host memory must stay valid until the copy is done. -EINVAL when the device side is
+ * not inside one live allocation. */
+HAUL_API
+HAUL_MUST_USE
+int haul_device_copy_h2d(struct haul_device *dev, void *dst, const void *src, uint64_t bytes,
+                         void *stream);
+HAUL_API
+HAUL_MUST_USE
+int haul_device_copy_d2h(struct haul_device *dev, void *dst, const void *src, uint64_t bytes,
+                         void *stream);
 
 #ifdef __cplusplus
 }

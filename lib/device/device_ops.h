@@ -3,6 +3,11 @@
  *
  * Every function may be called from any thread unless it says otherwise. All queued operations
  * return at once; work of one stream runs in order. Hooks marked (optional) may be NULL.
+ *
+ * Queued operations check their arguments first: a device range that is not inside one live
+ * allocation, or a stream that is not open, is -EINVAL and nothing is queued. An operation that fails
+ * later fails its stream (haul/device.h says what that means). Nothing that queues allocates. On the
+ * host device a queue holds 1024 operations, and a caller of a full one waits for room.
  */
 #ifndef HL_DEVICE_OPS_H
 #define HL_DEVICE_OPS_H
@@ -13,11 +18,18 @@
 struct hl_event; /* opaque per back end */
 
 /* Lanes that a device accounts for. */
-enum hl_device_lane { HL_DEVICE_COMPUTE = 0, HL_DEVICE_H2D, HL_DEVICE_D2H, HL_DEVICE_NLANES };
+enum hl_device_lane {
+    HL_DEVICE_COMPUTE = 0,
+    HL_DEVICE_H2D,
+    HL_DEVICE_D2H,
+    HL_DEVICE_KERNELS, /* haul's own kernels, fills and copies inside the device */
+    HL_DEVICE_NLANES
+};
 
 struct hl_device_lane_stats {
-    uint64_t busy_ns; /* time the lane worked since open */
-    uint64_t bytes;   /* copied since open (compute: 0) */
+    uint64_t
+        busy_ns;    /* time the lane worked since open; compute and kernels: summed over streams */
+    uint64_t bytes; /* copied since open (compute, kernels: 0) */
 };
 
 /* One range for the optimizer kernel on the device; pointers are device pointers. */
@@ -56,9 +68,12 @@ struct hl_device_ops {
      * 0 when it was never recorded. */
     int (*event_time_ns)(struct haul_device *dev, struct hl_event *ev, uint64_t *out);
 
-    int (*copy_h2d)(struct haul_device *dev, void *dst, const void *src, uint64_t bytes, void *stream);
-    int (*copy_d2h)(struct haul_device *dev, void *dst, const void *src, uint64_t bytes, void *stream);
-    int (*copy_d2d)(struct haul_device *dev, void *dst, const void *src, uint64_t bytes, void *stream);
+    int (*copy_h2d)(struct haul_device *dev, void *dst, const void *src, uint64_t bytes,
+                    void *stream);
+    int (*copy_d2h)(struct haul_device *dev, void *dst, const void *src, uint64_t bytes,
+                    void *stream);
+    int (*copy_d2d)(struct haul_device *dev, void *dst, const void *src, uint64_t bytes,
+                    void *stream);
     /* Queue a host function as compute. (optional) */
     int (*launch)(struct haul_device *dev, void *stream, haul_device_fn fn, void *user);
 
@@ -68,8 +83,8 @@ struct hl_device_ops {
     int (*convert)(struct haul_device *dev, void *dst, enum haul_dtype dst_dtype, const void *src,
                    enum haul_dtype src_dtype, uint64_t n, void *stream);
     /* acc = first ? widen(src) : acc + widen(src), FP32 */
-    int (*accumulate)(struct haul_device *dev, float *acc, const void *src, enum haul_dtype src_dtype,
-                      uint64_t n, int first, void *stream);
+    int (*accumulate)(struct haul_device *dev, float *acc, const void *src,
+                      enum haul_dtype src_dtype, uint64_t n, int first, void *stream);
     /* partial[b] = sum of squares of block b (HAUL_NORM_BLOCK elements, the fixed tree), NaN when an
      * element of the block is not finite. partial has ceil(n / HAUL_NORM_BLOCK) floats on the device. */
     int (*sumsq)(struct haul_device *dev, float *partial, const void *src, enum haul_dtype dtype,
@@ -79,12 +94,18 @@ struct hl_device_ops {
     /* The optimizer, with the bits of haul_optim_update(). *args is copied. */
     int (*optim)(struct haul_device *dev, const struct hl_device_optim *args, void *stream);
 
-    void (*lane_stats)(struct haul_device *dev, enum hl_device_lane lane, struct hl_device_lane_stats *out);
+    void (*lane_stats)(struct haul_device *dev, enum hl_device_lane lane,
+                       struct hl_device_lane_stats *out);
 };
 
 /* Every back end's device begins with this. */
 struct haul_device {
     const struct hl_device_ops *ops;
+    int in_host_memory; /* 1: device memory is taken from the host's (emulated) */
 };
+
+/* Tests, host device: the n-th operation that runs from now on (1 = the next, any stream) fails with
+ * HAUL_E_DEVICE instead. 0 disarms. */
+void hl_device_host_fail_nth(struct haul_device *dev, int64_t n);
 
 #endif
