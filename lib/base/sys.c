@@ -344,14 +344,12 @@ int hl_sys_pwrite_all(int fd, const void *buf, size_t n, off_t off)
     return 0;
 }
 
-int hl_sys_read_text(const char *path, char *buf, size_t len)
+/* Reads fd to its end and closes it. */
+static int read_text(int fd, const char *path, char *buf, size_t len)
 {
-    int fd = hl_sys_open(AT_FDCWD, path, O_RDONLY, 0);
     size_t n = 0;
     ssize_t got = 0;
 
-    if (fd < 0)
-        return fd;
     while (n < len) {
         got = hl_sys_read(fd, buf + n, len - n);
         if (got <= 0)
@@ -365,6 +363,37 @@ int hl_sys_read_text(const char *path, char *buf, size_t len)
         return hl_fail(-EFBIG, "%s is larger than the %zu bytes expected", path, len - 1);
     buf[n] = '\0';
     return (int)n;
+}
+
+int hl_sys_read_text(const char *path, char *buf, size_t len)
+{
+    int fd = hl_sys_open(AT_FDCWD, path, O_RDONLY, 0);
+
+    return fd < 0 ? fd : read_text(fd, path, buf, len);
+}
+
+static int is_absent(int err)
+{
+    return err == ENOENT || err == ENOTDIR || err == EACCES || err == EPERM;
+}
+
+int hl_sys_probe_text(const char *path, char *buf, size_t len)
+{
+    int rc = hl_sys_attempt("open"), fd;
+
+    if (rc < 0)
+        return rc;
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && is_absent(errno) && len) {
+        *buf = '\0';
+        return 0;
+    }
+    if (fd < 0) {
+        rc = -errno;
+        return hl_fail(rc, "open %s: %s", path, haul_strerror(rc));
+    }
+    count(HL_SYS_FD, 1);
+    return read_text(fd, path, buf, len);
 }
 
 int hl_sys_thread(const char *name, void *(*fn)(void *), void *arg, pthread_t *out)

@@ -63,6 +63,8 @@ int hl_sys_pread_all(int fd, void *buf, size_t n, off_t off);
 int hl_sys_pwrite_all(int fd, const void *buf, size_t n, off_t off);
 /* A small text file (/proc, /sys), NUL terminated; -EFBIG when it does not fit. Returns its length. */
 int hl_sys_read_text(const char *path, char *buf, size_t len);
+/* The same for a file that need not be there: 0 and "" when it is absent or hidden; no text then. */
+int hl_sys_probe_text(const char *path, char *buf, size_t len);
 
 /* name: at most 15 characters, shown by top -H. All signals are blocked in the new thread. */
 int hl_sys_thread(const char *name, void *(*fn)(void *), void *arg, pthread_t *out);
