@@ -59,7 +59,7 @@ static int embedding_params(const struct haul_shape *s, uint64_t *out)
 
 int haul_shape_params(const struct haul_shape *shape, uint64_t *out)
 {
-    uint64_t block, n;
+    uint64_t block = 0, n = 0;
     int rc;
 
     if (shape == NULL || out == NULL)
@@ -79,7 +79,7 @@ int haul_shape_params(const struct haul_shape *shape, uint64_t *out)
 
 int hl_shape_largest_unit(const struct haul_shape *shape, uint64_t *out)
 {
-    uint64_t block, embedding;
+    uint64_t block = 0, embedding = 0;
     int rc = block_params(shape->hidden, &block);
 
     if (rc == 0)
