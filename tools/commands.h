@@ -1,0 +1,11 @@
+/* commands.h: the subcommands. argv[0] is the command's last word; each returns an exit code. */
+#ifndef HL_COMMANDS_H
+#define HL_COMMANDS_H
+
+int hl_cmd_plan(int argc, char **argv);
+int hl_cmd_doctor(int argc, char **argv);
+int hl_cmd_bench_adam(int argc, char **argv);
+int hl_cmd_bench_io(int argc, char **argv);
+int hl_cmd_tune(int argc, char **argv);
+
+#endif
