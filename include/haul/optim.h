@@ -19,6 +19,8 @@
 #ifndef HAUL_OPTIM_H
 #define HAUL_OPTIM_H
 
+#include <limits.h>
+
 #include "haul/error.h"
 
 #ifdef __cplusplus
@@ -70,14 +72,26 @@ struct haul_optim_arrays {
     uint64_t first;   /* index of element 0 in the whole array: keys stochastic rounding only */
 };
 
+/* A part of a range with a learning rate and a decay of its own: one tensor of a flat shard, say. */
+struct haul_optim_part {
+    uint64_t n;          /* elements; parts follow each other from element 0 */
+    double lr;           /* finite */
+    double weight_decay; /* finite, >= 0 */
+};
+
 /* What changes from step to step. */
 struct haul_optim_step {
     size_t struct_size;
     uint64_t step;       /* 1 for the first update; bias correction uses it */
-    double lr;           /* finite */
-    double weight_decay; /* finite, >= 0 */
-    double grad_scale;   /* the gradient is multiplied by this, in FP32, before all else */
+    double lr;           /* finite; of the whole range when parts is NULL */
+    double weight_decay; /* finite, >= 0; likewise */
+    double grad_scale;   /* finite; the gradient is multiplied by this, in FP32, before all else */
+    const struct haul_optim_part *parts; /* (nparts,) whose n add up to the range's, or NULL */
+    uint64_t nparts;
 };
+
+/* nthreads: as many as OpenMP itself would use, which is where OMP_NUM_THREADS counts. */
+#define HAUL_THREADS_OPENMP UINT_MAX
 
 /**
  * Update one range in place.

@@ -1,0 +1,396 @@
+/*
+ * kernel_body.inc.h: every vector kernel, written once over names that the including file defines:
+ *
+ *   VW                          lanes of a vector; 32 is a multiple of it
+ *   vf, vi, vh                  VW floats, VW 32-bit integers, VW 16-bit halves
+ *   vf_set1 vf_load vf_store vf_add vf_mul vf_div vf_sqrt
+ *   vf_fma(a, b, c)             a * b + c, one rounding;   vf_fnma: c - a * b
+ *   vf_canon(x)                 NaN becomes 7fc00000
+ *   vf_sign(x)                  1, -1, or x itself when it is 0 or NaN
+ *   vf_bits vf_of_bits          between vf and vi
+ *   vi_set1 vi_iota vi_add vi_sub vi_xor vi_or vi_and vi_mul vi_sll vi_srl
+ *   vh_load vh_store            unaligned
+ *   vh_stream                   around the cache; dst is a multiple of VW * 2
+ *   vi_of_vh                    zero extended
+ *   vh_high(x), vh_low(x)       upper, lower 16 bits of each lane
+ *   vf_of_fp16(h), vh_fp16(x)   half to even
+ *   vx_prefetch(p), vx_fence()  the latter orders streamed stores
+ *   KERNELS                     name of the table that this file defines
+ *
+ * Hot path: no calls but to the reference for what does not fill 32 elements.
+ */
+#include "kernel_table.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define STEP   32   /* elements of one round: a cache line of halves */
+#define AHEAD  1024 /* bytes; bench adam shows what it gains */
+#define UNROLL _Pragma("GCC unroll 8")
+
+struct consts {
+    vf grad_scale, lr, weight_decay, decay, weight1, weight2, denom_scale, eps, step_size, momentum;
+    vi key0, key1;
+};
+
+struct state {
+    vf p, m, v;
+};
+
+INLINE vf load_form(enum hl_grad_form form, const void *src, uint64_t i)
+{
+    if (form == HL_GRAD_FP32)
+        return vf_load((const char *)src + 4 * i);
+    vh h = vh_load((const char *)src + 2 * i);
+    return form == HL_GRAD_BF16 ? vf_of_bits(vi_sll(vi_of_vh(h), 16)) : vf_of_fp16(h);
+}
+
+/* x is canonical */
+INLINE vh bf16_of(vf x)
+{
+    return vh_high(vi_add(vf_bits(x), vi_set1(0x8000)));
+}
+
+INLINE void store_form(enum hl_grad_form form, void *dst, uint64_t i, vf x)
+{
+    x = vf_canon(x);
+    if (form == HL_GRAD_FP32)
+        vf_store((char *)dst + 4 * i, x);
+    else
+        vh_store((char *)dst + 2 * i, form == HL_GRAD_BF16 ? bf16_of(x) : vh_fp16(x));
+}
+
+INLINE vf blend(vf old, vf weight, vf new)
+{
+    return vf_fma(weight, new, vf_fnma(weight, old, old));
+}
+
+INLINE vf blend_square(vf old, vf weight, vf new)
+{
+    return vf_fma(vf_mul(weight, new), new, vf_fnma(weight, old, old));
+}
+
+INLINE struct state step_lanes(enum hl_step_kind kind, int nesterov, const struct consts *k, vf g,
+                               struct state s)
+{
+    vf x;
+
+    g = vf_mul(g, k->grad_scale);
+    if (kind == HL_STEP_ADAMW || kind == HL_STEP_LION)
+        s.p = vf_fnma(k->decay, s.p, s.p);
+    else
+        g = vf_fma(k->weight_decay, s.p, g);
+    switch (kind) {
+    case HL_STEP_ADAMW:
+    case HL_STEP_ADAM:
+        s.m = blend(s.m, k->weight1, g);
+        s.v = blend_square(s.v, k->weight2, g);
+        x = vf_div(s.m, vf_fma(vf_sqrt(s.v), k->denom_scale, k->eps));
+        s.p = vf_fnma(k->step_size, x, s.p);
+        break;
+    case HL_STEP_LION:
+        s.p = vf_fnma(k->lr, vf_sign(blend(s.m, k->weight1, g)), s.p);
+        s.m = blend(s.m, k->weight2, g);
+        break;
+    case HL_STEP_ADAGRAD:
+        s.v = vf_fma(g, g, s.v);
+        s.p = vf_fnma(k->lr, vf_div(g, vf_add(vf_sqrt(s.v), k->eps)), s.p);
+        break;
+    case HL_STEP_SGD_MOMENTUM:
+        s.m = vf_fma(k->momentum, s.m, g);
+        s.p = vf_fnma(k->lr, nesterov ? vf_fma(k->momentum, s.m, g) : s.m, s.p);
+        break;
+    default:
+        s.p = vf_fnma(k->lr, g, s.p);
+    }
+    return s;
+}
+
+INLINE vi mix32(vi x)
+{
+    x = vi_xor(x, vi_srl(x, 16));
+    x = vi_mul(x, vi_set1(0x7feb352d));
+    x = vi_xor(x, vi_srl(x, 15));
+    x = vi_mul(x, vi_set1((int)0x846ca68bu));
+    return vi_xor(x, vi_srl(x, 16));
+}
+
+INLINE vi random_at(const struct consts *k, uint32_t element)
+{
+    vi x = vi_add(vi_set1((int)element), vi_iota());
+
+    return mix32(vi_add(mix32(vi_xor(x, k->key0)), k->key1));
+}
+
+INLINE int has_m(enum hl_step_kind kind)
+{
+    return kind != HL_STEP_ADAGRAD && kind != HL_STEP_SGD;
+}
+
+INLINE int has_v(enum hl_step_kind kind)
+{
+    return kind == HL_STEP_ADAMW || kind == HL_STEP_ADAM || kind == HL_STEP_ADAGRAD;
+}
+
+INLINE vf load_master(enum hl_param_form form, const struct hl_step_range *r, uint64_t i)
+{
+    if (form != HL_PARAM_SPLIT)
+        return load_form(HL_GRAD_FP32, r->master, i);
+    vi hi = vi_of_vh(vh_load((char *)r->param + 2 * i));
+    vi lo = vi_of_vh(vh_load((char *)r->master + 2 * i));
+    return vf_of_bits(vi_or(vi_sll(vi_sub(hi, vi_srl(lo, 15)), 16), lo));
+}
+
+INLINE void store_master(enum hl_param_form form, int stream, const struct hl_step_range *r,
+                         uint64_t i, vf p)
+{
+    char *dst = (char *)r->param + 2 * i;
+
+    p = vf_canon(p);
+    if (form == HL_PARAM_SPLIT) {
+        vh_store((char *)r->master + 2 * i, vh_low(vf_bits(p)));
+        vh_store(dst, bf16_of(p));
+        return;
+    }
+    vf_store((char *)r->master + 4 * i, p);
+    if (form == HL_PARAM_NONE)
+        return;
+    if (stream)
+        vh_stream(dst, form == HL_PARAM_BF16 ? bf16_of(p) : vh_fp16(p));
+    else
+        vh_store(dst, form == HL_PARAM_BF16 ? bf16_of(p) : vh_fp16(p));
+}
+
+INLINE vf load_moment(enum hl_moment_form form, const void *src, uint64_t i)
+{
+    return load_form(form == HL_MOMENT_FP32 ? HL_GRAD_FP32 : HL_GRAD_BF16, src, i);
+}
+
+INLINE void store_moment(enum hl_moment_form form, void *dst, uint64_t i, vf x, vi random)
+{
+    if (form == HL_MOMENT_FP32)
+        store_form(HL_GRAD_FP32, dst, i, x);
+    else
+        vh_store((char *)dst + 2 * i, vh_high(vi_add(vf_bits(vf_canon(x)), random)));
+}
+
+/* Ask for the lines that [p + at, p + at + bytes) will be followed by. */
+INLINE void ahead(const void *p, uint64_t at, uint64_t bytes)
+{
+    UNROLL
+    for (uint64_t line = 0; line < bytes; line += 64)
+        vx_prefetch((const char *)p + at + AHEAD + line);
+}
+
+INLINE void prefetch(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_param_form param,
+                     enum hl_moment_form moment, const struct hl_step_range *r, uint64_t i)
+{
+    uint64_t g = hl_grad_form_bytes(grad), s = hl_moment_bytes(moment);
+
+    ahead(r->grad, g * i, g * STEP);
+    if (has_m(kind))
+        ahead(r->m, s * i, s * STEP);
+    if (has_v(kind))
+        ahead(r->v, s * i, s * STEP);
+    if (param == HL_PARAM_SPLIT) {
+        ahead(r->param, 2 * i, 2 * STEP);
+        ahead(r->master, 2 * i, 2 * STEP);
+    } else {
+        ahead(r->master, 4 * i, 4 * STEP);
+    }
+}
+
+INLINE struct consts widen_consts(const struct hl_step_consts *k, const struct hl_step_range *r)
+{
+    uint64_t key = hl_round_key_at(k->key, r->first);
+    struct consts c = {
+        .grad_scale = vf_set1(k->grad_scale),
+        .lr = vf_set1(k->lr),
+        .weight_decay = vf_set1(k->weight_decay),
+        .decay = vf_set1(k->decay),
+        .weight1 = vf_set1(k->weight1),
+        .weight2 = vf_set1(k->weight2),
+        .denom_scale = vf_set1(k->denom_scale),
+        .eps = vf_set1(k->eps),
+        .step_size = vf_set1(k->step_size),
+        .momentum = vf_set1(k->momentum),
+        .key0 = vi_set1((int)(uint32_t)key),
+        .key1 = vi_set1((int)(uint32_t)(key >> 32)),
+    };
+    return c;
+}
+
+INLINE void step_32(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_param_form param,
+                    enum hl_moment_form moment, int stream, int nesterov, const struct consts *c,
+                    const struct hl_step_range *r, uint64_t at)
+{
+    UNROLL
+    for (uint64_t i = at; i < at + STEP; i += VW) {
+        struct state s = {.p = load_master(param, r, i)};
+        vi random = vi_set1(0);
+
+        if (has_m(kind))
+            s.m = load_moment(moment, r->m, i);
+        if (has_v(kind))
+            s.v = load_moment(moment, r->v, i);
+        s = step_lanes(kind, nesterov, c, load_form(grad, r->grad, i), s);
+        store_master(param, stream, r, i, s.p);
+        if (moment == HL_MOMENT_BF16)
+            random = random_at(c, (uint32_t)(r->first + i));
+        if (has_m(kind))
+            store_moment(moment, r->m, i, s.m, vi_and(random, vi_set1(0xffff)));
+        if (has_v(kind))
+            store_moment(moment, r->v, i, s.v, vi_srl(random, 16));
+    }
+}
+
+/* Elements before param reaches a cache line; UINT64_MAX when it never does. */
+INLINE uint64_t elems_to_line(const void *param)
+{
+    uint64_t past = (uintptr_t)param & 63;
+
+    return past & 1 ? UINT64_MAX : past ? (64 - past) / 2 : 0;
+}
+
+INLINE void step_range(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_param_form param,
+                       enum hl_moment_form moment, const struct hl_step_consts *k,
+                       const struct hl_step_range *range)
+{
+    const struct hl_step_range r = *range; /* stores cannot alias it */
+    const struct consts c = widen_consts(k, &r);
+    int stream = k->stream && (param == HL_PARAM_BF16 || param == HL_PARAM_FP16);
+    int nesterov = k->nesterov;
+    uint64_t i = stream ? elems_to_line(r.param) : 0;
+
+    if (i > r.n) {
+        stream = 0;
+        i = 0;
+    }
+    if (i) {
+        struct hl_step_range head = hl_step_part(k, &r, 0, i);
+        hl_step_c(k, &head);
+    }
+    for (; r.n - i >= STEP; i += STEP) {
+        prefetch(kind, grad, param, moment, &r, i);
+        step_32(kind, grad, param, moment, stream, nesterov, &c, &r, i);
+    }
+    if (stream)
+        vx_fence();
+    if (i < r.n) {
+        struct hl_step_range tail = hl_step_part(k, &r, i, r.n - i);
+        hl_step_c(k, &tail);
+    }
+}
+
+/* Blocks of the norm, nblocks at a time so that their chains of fmaf overlap. */
+INLINE void sumsq_blocks(enum hl_grad_form form, float *partial, const char *src, int nblocks,
+                         uint64_t n)
+{
+    const uint64_t size = hl_grad_form_bytes(form), block_bytes = HAUL_NORM_BLOCK * size;
+    vf acc[4][16 / VW];
+    float lanes[16];
+
+    for (int b = 0; b < nblocks; b++)
+        for (int j = 0; j < 16 / VW; j++)
+            acc[b][j] = vf_set1(0);
+    for (uint64_t i = 0; i + 16 <= n; i += 16) {
+        UNROLL
+        for (int b = 0; b < nblocks; b++) {
+            UNROLL
+            for (int j = 0; j < 16 / VW; j++) {
+                vf x = load_form(form, src + (uint64_t)b * block_bytes, i + (uint64_t)j * VW);
+                acc[b][j] = vf_fma(x, x, acc[b][j]);
+            }
+        }
+    }
+    for (int b = 0; b < nblocks; b++) {
+        for (int j = 0; j < 16 / VW; j++)
+            vf_store(lanes + j * VW, acc[b][j]);
+        partial[b] =
+            hl_sumsq_finish(lanes, src + (uint64_t)b * block_bytes, form, n, n & ~(uint64_t)15);
+    }
+}
+
+INLINE void sumsq_range(enum hl_grad_form form, float *partial, const void *src, uint64_t n)
+{
+    const uint64_t block = HAUL_NORM_BLOCK, bytes = block * hl_grad_form_bytes(form);
+    const char *at = src;
+
+    for (; n >= 4 * block; n -= 4 * block, at += 4 * bytes, partial += 4)
+        sumsq_blocks(form, partial, at, 4, block);
+    for (; n >= block; n -= block, at += bytes, partial++)
+        sumsq_blocks(form, partial, at, 1, block);
+    if (n)
+        sumsq_blocks(form, partial, at, 1, n);
+}
+
+INLINE void accumulate_range(enum hl_grad_form form, float *acc, const void *src, uint64_t n,
+                             int first)
+{
+    uint64_t i = 0;
+
+    for (; i + VW <= n; i += VW) {
+        vf x = load_form(form, src, i);
+        store_form(HL_GRAD_FP32, acc, i, first ? x : vf_add(vf_load(acc + i), x));
+    }
+    hl_accumulate_c(acc + i, (const char *)src + i * hl_grad_form_bytes(form), form, n - i, first);
+}
+
+INLINE void convert_range(enum hl_grad_form to, enum hl_grad_form from, void *dst, const void *src,
+                          uint64_t n)
+{
+    uint64_t i = 0;
+
+    for (; i + VW <= n; i += VW)
+        store_form(to, dst, i, load_form(from, src, i));
+    hl_convert_c((char *)dst + i * hl_grad_form_bytes(to), to,
+                 (const char *)src + i * hl_grad_form_bytes(from), from, n - i);
+}
+
+#define HL_DEFINE_STEP(kind, grad, param, moment)                                                  \
+    static void step_##kind##_##grad##_##param##_##moment(const struct hl_step_consts *k,          \
+                                                          const struct hl_step_range *r)           \
+    {                                                                                              \
+        step_range(HL_STEP_##kind, HL_GRAD_##grad, HL_PARAM_##param, HL_MOMENT_##moment, k, r);    \
+    }
+#define HL_DEFINE_PARAM(kind, grad, param) HL_MOMENT_FORMS(HL_DEFINE_STEP, kind, grad, param)
+#define HL_DEFINE_GRAD(kind, grad)         HL_PARAM_FORMS(HL_DEFINE_PARAM, kind, grad)
+#define HL_DEFINE_KIND(kind)               HL_GRAD_FORMS(HL_DEFINE_GRAD, kind)
+HL_STEP_KINDS(HL_DEFINE_KIND)
+
+#define HL_DEFINE_CONVERT(to, from)                                                                \
+    static void convert_##to##_##from(void *dst, const void *src, uint64_t n)                      \
+    {                                                                                              \
+        convert_range(HL_GRAD_##to, HL_GRAD_##from, dst, src, n);                                  \
+    }
+#define HL_DEFINE_FORM(form)                                                                       \
+    static void sumsq_##form(float *partial, const void *src, uint64_t n)                          \
+    {                                                                                              \
+        sumsq_range(HL_GRAD_##form, partial, src, n);                                              \
+    }                                                                                              \
+    static void accumulate_##form(float *acc, const void *src, uint64_t n, int first)              \
+    {                                                                                              \
+        accumulate_range(HL_GRAD_##form, acc, src, n, first);                                      \
+    }                                                                                              \
+    HL_DEFINE_CONVERT(FP32, form)                                                                  \
+    HL_DEFINE_CONVERT(BF16, form)                                                                  \
+    HL_DEFINE_CONVERT(FP16, form)
+HL_DEFINE_FORM(FP32)
+HL_DEFINE_FORM(BF16)
+HL_DEFINE_FORM(FP16)
+
+#define HL_ENTRY(kind, grad, param, moment)                                                        \
+    [HL_STEP_##kind][HL_GRAD_##grad][HL_PARAM_##param][HL_MOMENT_##moment] =                       \
+        step_##kind##_##grad##_##param##_##moment,
+#define HL_ENTRY_PARAM(kind, grad, param) HL_MOMENT_FORMS(HL_ENTRY, kind, grad, param)
+#define HL_ENTRY_GRAD(kind, grad)         HL_PARAM_FORMS(HL_ENTRY_PARAM, kind, grad)
+#define HL_ENTRY_KIND(kind)               HL_GRAD_FORMS(HL_ENTRY_GRAD, kind)
+#define HL_ROW(to)                                                                                 \
+    {                                                                                              \
+        convert_##to##_FP32, convert_##to##_BF16, convert_##to##_FP16                              \
+    }
+
+const struct hl_kernels KERNELS = {
+    .step = {HL_STEP_KINDS(HL_ENTRY_KIND)},
+    .sumsq = {sumsq_FP32, sumsq_BF16, sumsq_FP16},
+    .accumulate = {accumulate_FP32, accumulate_BF16, accumulate_FP16},
+    .convert = {HL_ROW(FP32), HL_ROW(BF16), HL_ROW(FP16)},
+};
