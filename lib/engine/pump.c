@@ -1,0 +1,122 @@
+/*
+ * pump.c: every host-to-device copy of the engine.
+ *
+ * Hot path: nothing here allocates, logs, or waits for device work.
+ */
+#include "engine_state.h"
+
+static int copy_span(struct haul_engine *e, void *dst, const void *src, uint64_t bytes)
+{
+    return bytes ? e->ops->copy_h2d(e->dev, dst, src, bytes, e->h2d) : 0;
+}
+
+/* Bring the device's shard up to date from where the update wrote it. */
+static int publish_unit(struct haul_engine *e, struct haul_unit *u)
+{
+    struct hl_publish_slot *slot = u->publish_slot < 0 ? NULL : &e->slot[u->publish_slot];
+    const void *src16 = slot ? (void *)slot->mem : (void *)u->hi;
+    const struct hl_span *span = u->layout.span;
+    int rc;
+
+    if ((rc = e->ops->stream_wait(e->dev, e->h2d, u->released)) < 0 ||
+        (rc = copy_span(e, u->rest_params[HL_TRAIN16], src16, span[HL_TRAIN16].shard_elems * 2)) <
+            0 ||
+        (rc = copy_span(e, u->rest_params[HL_TRAIN32], u->record[HL_TRAIN32].master,
+                        span[HL_TRAIN32].shard_elems * 4)) < 0 ||
+        (rc = e->ops->event_record(e->dev, u->published, e->h2d)) < 0)
+        return rc;
+    if (slot) {
+        rc = e->ops->event_record(e->dev, slot->copied, e->h2d);
+        if (rc < 0)
+            return rc;
+        u->publish_slot = -1;
+        atomic_store(&slot->busy, 0);
+    }
+    hl_unit_set_update(u, HL_UPDATE_IDLE);
+    return 1;
+}
+
+int hl_pump_publish(struct haul_engine *e)
+{
+    if (atomic_load(&e->nupdated) == 0)
+        return 0;
+    for (uint32_t i = 0; i < e->nunits; i++) {
+        struct haul_unit *u = e->units[e->update_order[i]];
+        if (atomic_load(&u->update) == HL_UPDATE_UPDATED)
+            return publish_unit(e, u);
+    }
+    return 0;
+}
+
+static bool in_window(const struct haul_engine *e, uint32_t unit)
+{
+    for (uint32_t i = 0; i < e->nframes; i++)
+        if (e->frame[i].unit == unit && !e->wframe[i].stale)
+            return true;
+    return false;
+}
+
+/* Under lock: the next unit to fetch and the frame for it; -1 when there is nothing to do now. What the
+ * trainer waits for comes first, then the order, as far as updates are done and frames are free. */
+static int choose(struct haul_engine *e, uint32_t *unit)
+{
+    uint64_t len = hl_order_len(&e->order);
+
+    if (e->demand >= 0 && !in_window(e, (uint32_t)e->demand)) {
+        *unit = (uint32_t)e->demand;
+        return hl_order_victim(&e->order, e->pos, e->pos, e->frame, e->nframes);
+    }
+    if (!e->opts.overlap)
+        return -1;
+    for (uint64_t k = e->pos; k < len && k < e->pos + 2ull * e->nframes; k++) {
+        *unit = hl_order_unit(&e->order, k);
+        if (in_window(e, *unit))
+            continue;
+        if (atomic_load(&e->units[*unit]->update) != HL_UPDATE_IDLE)
+            return -1;
+        return hl_order_victim(&e->order, e->pos, k, e->frame, e->nframes);
+    }
+    return -1;
+}
+
+static int submit_fetch(struct haul_engine *e, struct haul_unit *u, struct hl_window_frame *w)
+{
+    int rc = e->ops->stream_wait(e->dev, e->h2d, w->released);
+
+    for (unsigned s = 0; rc == 0 && s < HL_NSPANS; s++)
+        rc = copy_span(e, w->mem + hl_param_span_offset(u, s), u->rest_params[s],
+                       u->layout.span[s].shard_elems * hl_span_param_bytes(s));
+    return rc < 0 ? rc : e->ops->event_record(e->dev, w->loaded, e->h2d);
+}
+
+int hl_pump_prefetch(struct haul_engine *e)
+{
+    uint32_t unit = 0;
+
+    if (e->nframes == 0)
+        return 0;
+    hl_spin_lock(&e->lock);
+    int f = choose(e, &unit);
+    if (f >= 0) {
+        e->frame[f].unit = unit;
+        e->frame[f].pinned = 1;
+        e->wframe[f].ready = e->wframe[f].stale = 0;
+        e->units[unit]->last_frame = f;
+    }
+    hl_spin_unlock(&e->lock);
+    if (f < 0)
+        return 0;
+    int rc = submit_fetch(e, e->units[unit], &e->wframe[f]);
+    if (rc < 0)
+        return rc;
+    hl_spin_lock(&e->lock);
+    /* What the trainer waits for stays pinned until it takes it. */
+    e->frame[f].pinned = e->demand == unit && !e->wframe[f].stale;
+    if (e->wframe[f].stale)
+        e->frame[f].unit = -1;
+    else
+        e->wframe[f].ready = 1;
+    hl_spin_unlock(&e->lock);
+    hl_gate_wake(&e->gate);
+    return 1;
+}

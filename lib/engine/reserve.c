@@ -1,0 +1,352 @@
+/* reserve.c: take exactly what the ledger says, and cut it up. */
+#include <assert.h>
+
+#include "engine_state.h"
+#include "sys.h"
+
+/* A range that is handed out from its start. */
+struct arena {
+    char *at;
+    uint64_t left_bytes;
+};
+
+static void *cut(struct arena *a, uint64_t bytes)
+{
+    void *p = a->at;
+
+    assert(bytes <= a->left_bytes);
+    if (bytes == 0)
+        return NULL;
+    a->at += bytes;
+    a->left_bytes -= bytes;
+    return p;
+}
+
+static int take_device(struct haul_engine *e, uint64_t bytes, struct arena *out)
+{
+    void *p = NULL;
+    int rc;
+
+    if (bytes == 0)
+        return 0;
+    rc = e->ops->alloc(e->dev, bytes, &p);
+    if (rc < 0)
+        return rc;
+    e->device_arena[e->ndevice_arenas++] = p;
+    rc = e->ops->fill(e->dev, p, 0, bytes, e->h2d);
+    if (rc < 0)
+        return rc;
+    *out = (struct arena){p, bytes};
+    return 0;
+}
+
+static int take_host(struct haul_engine *e, const char *purpose, uint64_t bytes, struct arena *out)
+{
+    void *p = NULL;
+
+    if (bytes == 0)
+        return 0;
+    int rc = haul_pool_take(e->pool, purpose, bytes, &p);
+    if (rc == 0)
+        *out = (struct arena){p, bytes};
+    return rc;
+}
+
+static int take(struct haul_engine *e, enum haul_tier tier, const char *purpose, uint64_t bytes,
+                struct arena *out)
+{
+    return tier == HAUL_TIER_DEVICE ? take_device(e, bytes, out)
+                                    : take_host(e, purpose, bytes, out);
+}
+
+static int open_pool(struct haul_engine *e)
+{
+    struct haul_pool_segment seg = {.bytes = hl_ledger_bytes(&e->ledger, HAUL_TIER_HOST)};
+    struct haul_pool_opts opts;
+
+    haul_pool_opts_init(&opts);
+    opts.segments = &seg;
+    opts.nsegments = 1;
+    int rc = haul_pool_open(&opts, &e->pool);
+    if (rc < 0 || !e->ops->host_register)
+        return rc;
+    void *start;
+    uint64_t bytes;
+    int fd;
+    rc = haul_pool_segment_info(e->pool, 0, &start, &bytes, &fd);
+    return rc < 0 ? rc : e->ops->host_register(e->dev, start, bytes);
+}
+
+static void close_pool(struct haul_engine *e)
+{
+    void *start;
+    uint64_t bytes;
+    int fd;
+
+    if (e->pool && e->ops->host_unregister &&
+        haul_pool_segment_info(e->pool, 0, &start, &bytes, &fd) == 0)
+        (void)e->ops->host_unregister(e->dev, start);
+    haul_pool_close(e->pool);
+    e->pool = NULL;
+}
+
+static void cut_record(struct haul_engine *e, struct haul_unit *u, unsigned s,
+                       struct arena *records)
+{
+    uint64_t n = u->layout.span[s].shard_elems;
+    bool split = s == HL_TRAIN16 && e->opts.master == HAUL_MASTER_SPLIT;
+    /* An FP32 parameter that rests beside its record is its own master. */
+    bool own = s == HL_TRAIN16 || e->opts.offload == HAUL_OFFLOAD_OPTIMIZER;
+
+    u->record[s].master = own ? cut(records, n * (split ? 2 : 4)) : u->rest_params[s];
+    u->record[s].m = cut(records, n * 4);
+    u->record[s].v = cut(records, n * 4);
+}
+
+static int reserve_state(struct haul_engine *e)
+{
+    enum haul_tier ptier = hl_engine_params_on_host(e) ? HAUL_TIER_HOST : HAUL_TIER_DEVICE;
+    enum haul_tier rtier = hl_engine_records_on_device(e) ? HAUL_TIER_DEVICE : HAUL_TIER_HOST;
+    struct arena params = {0}, grads = {0}, records = {0}, hi = {0};
+    int rc;
+
+    if ((rc = take(e, ptier, "parameters", e->state[ptier].params, &params)) < 0 ||
+        (rc = take(e, rtier, e->opts.passes > 1 ? "accumulators" : "gradients",
+                   e->state[rtier].grads + e->state[rtier].accumulators, &grads)) < 0 ||
+        (rc = take(e, rtier, "records", e->state[rtier].records, &records)) < 0 ||
+        (rc = take(e, HAUL_TIER_HOST, "hi copy", e->state[HAUL_TIER_HOST].hi, &hi)) < 0)
+        return rc;
+    for (uint32_t i = 0; i < e->nunits; i++) {
+        struct haul_unit *u = e->units[i];
+        u->resident = ptier == HAUL_TIER_DEVICE ? params.at : NULL;
+        for (unsigned s = 0; s < HL_NSPANS; s++)
+            u->rest_params[s] =
+                cut(&params, u->layout.span[s].shard_elems * hl_span_param_bytes(s));
+        for (unsigned s = 0; s < HL_NTRAIN; s++) {
+            uint64_t n = u->layout.span[s].shard_elems;
+            u->rest_grads[s] = cut(&grads, n * hl_plan_dtype_bytes(hl_rest_dtype(e, s)));
+            cut_record(e, u, s, &records);
+        }
+        if (e->state[HAUL_TIER_HOST].hi)
+            u->hi = cut(&hi, u->layout.span[HL_TRAIN16].shard_elems * 2);
+    }
+    assert(params.left_bytes + grads.left_bytes + records.left_bytes + hi.left_bytes == 0);
+    return 0;
+}
+
+static int reserve_partials(struct haul_engine *e)
+{
+    struct arena dev = {0}, host = {0};
+    uint64_t nblocks = 0;
+    int rc;
+
+    if (!hl_engine_records_on_device(e))
+        return 0;
+    for (uint32_t i = 0; i < e->nunits; i++)
+        nblocks +=
+            hl_norm_blocks(e->units[i], HL_TRAIN16) + hl_norm_blocks(e->units[i], HL_TRAIN32);
+    if ((rc = take_device(e, nblocks * sizeof(float), &dev)) < 0 ||
+        (rc = take_host(e, "norm partials", nblocks * sizeof(float), &host)) < 0)
+        return rc;
+    for (uint32_t i = 0; i < e->nunits; i++) {
+        struct haul_unit *u = e->units[i];
+        uint64_t n = hl_norm_blocks(u, HL_TRAIN16) + hl_norm_blocks(u, HL_TRAIN32);
+        u->partials_device = cut(&dev, n * sizeof(float));
+        u->partials_host = cut(&host, n * sizeof(float));
+    }
+    return 0;
+}
+
+static int open_events(struct haul_engine *e, struct hl_event **a, struct hl_event **b)
+{
+    int rc = e->ops->event_open(e->dev, a);
+
+    return rc < 0 || !b ? rc : e->ops->event_open(e->dev, b);
+}
+
+static int reserve_frames(struct haul_engine *e)
+{
+    struct arena window = {0};
+    int rc;
+
+    if ((rc = take_device(e, e->nframes * e->window_bytes, &window)) < 0 ||
+        (rc = hl_sys_alloc_array(e->nframes, sizeof *e->frame, (void **)&e->frame)) < 0 ||
+        (rc = hl_sys_alloc_array(e->nframes, sizeof *e->wframe, (void **)&e->wframe)) < 0)
+        return rc;
+    for (uint32_t i = 0; i < e->nframes; i++) {
+        e->frame[i].unit = -1;
+        e->wframe[i].mem = cut(&window, e->window_bytes);
+        if ((rc = open_events(e, &e->wframe[i].loaded, &e->wframe[i].released)) < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int reserve_grad_buffers(struct haul_engine *e)
+{
+    struct arena bufs = {0}, staging = {0};
+    int rc;
+
+    if ((rc = take_device(e, e->ngrad_buffers * e->grad_buffer_bytes, &bufs)) < 0 ||
+        (rc = take_device(e, e->staging_bytes, &staging)) < 0 ||
+        (rc = hl_sys_alloc_array(e->ngrad_buffers, sizeof *e->grad_buffer,
+                                 (void **)&e->grad_buffer)) < 0)
+        return rc;
+    e->staging = staging.at;
+    for (uint32_t i = 0; i < e->ngrad_buffers; i++) {
+        struct hl_grad_buffer *b = &e->grad_buffer[i];
+        b->mem = cut(&bufs, e->grad_buffer_bytes);
+        if ((rc = open_events(e, &b->ready, &b->drained)) < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int reserve_slots(struct haul_engine *e)
+{
+    struct arena landings = {0}, slots = {0}, bounce = {0};
+    int rc;
+
+    if ((rc = take_host(e, "landing slots", e->nlandings * e->landing_bytes, &landings)) < 0 ||
+        (rc = take_host(e, "publish slots", e->nslots * e->slot_bytes, &slots)) < 0 ||
+        (rc = take_host(e, "bounce", HL_BOUNCE_BYTES, &bounce)) < 0 ||
+        (rc = hl_sys_alloc_array(e->nlandings, sizeof *e->landing, (void **)&e->landing)) < 0 ||
+        (rc = hl_sys_alloc_array(e->nslots, sizeof *e->slot, (void **)&e->slot)) < 0)
+        return rc;
+    e->bounce = bounce.at;
+    for (uint32_t i = 0; i < e->nlandings; i++) {
+        e->landing[i].mem = cut(&landings, e->landing_bytes);
+        if ((rc = open_events(e, &e->landing[i].landed, NULL)) < 0)
+            return rc;
+    }
+    for (uint32_t i = 0; i < e->nslots; i++) {
+        e->slot[i].mem = cut(&slots, e->slot_bytes);
+        if ((rc = open_events(e, &e->slot[i].copied, NULL)) < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int reserve_unit_events(struct haul_engine *e)
+{
+    for (uint32_t i = 0; i < e->nunits; i++) {
+        struct haul_unit *u = e->units[i];
+        int rc = open_events(e, &u->released, &u->published);
+        if (rc == 0)
+            rc = open_events(e, &u->landed, NULL);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int reserve_samples(struct haul_engine *e)
+{
+    uint64_t n = 4ull * e->nvisits * e->opts.passes + 16;
+    int rc;
+
+    e->samples_cap = n < 4096 ? (uint32_t)n : 4096;
+    rc = hl_sys_alloc_array(e->samples_cap, sizeof *e->samples, (void **)&e->samples);
+    for (uint32_t i = 0; rc == 0 && i < e->samples_cap; i++)
+        rc = open_events(e, &e->samples[i].before, &e->samples[i].after);
+    return rc;
+}
+
+static int reserve_jobs(struct haul_engine *e)
+{
+    int rc;
+
+    /* one LAND a reduce, one NORM and one UPDATE a unit: all that can wait between two drains */
+    e->jobs.nring = e->nunits * (e->opts.passes + 2) + 1;
+    if ((rc = hl_sys_alloc_array(e->jobs.nring, sizeof *e->jobs.ring, (void **)&e->jobs.ring)) < 0)
+        return rc;
+    if ((rc = hl_sys_alloc_array(e->opts.ngroups, sizeof *e->group_step, (void **)&e->group_step)) <
+        0)
+        return rc;
+    return hl_sys_alloc_array(e->nunits, sizeof *e->update_order, (void **)&e->update_order);
+}
+
+static int open_streams(struct haul_engine *e)
+{
+    int rc = e->ops->stream_open(e->dev, 1, &e->h2d);
+
+    if (rc == 0)
+        rc = e->ops->stream_open(e->dev, 0, &e->d2h);
+    if (rc == 0)
+        rc = e->ops->stream_open(e->dev, 0, &e->update_stream);
+    return rc;
+}
+
+int hl_engine_reserve(struct haul_engine *e)
+{
+    int rc;
+
+    if ((rc = open_streams(e)) < 0 || (rc = open_pool(e)) < 0 || (rc = reserve_state(e)) < 0 ||
+        (rc = reserve_partials(e)) < 0 || (rc = reserve_frames(e)) < 0 ||
+        (rc = reserve_grad_buffers(e)) < 0 || (rc = reserve_slots(e)) < 0 ||
+        (rc = reserve_unit_events(e)) < 0 || (rc = reserve_samples(e)) < 0 ||
+        (rc = reserve_jobs(e)) < 0 || (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
+        hl_engine_unreserve(e);
+    return rc;
+}
+
+static void close_event(struct haul_engine *e, struct hl_event **ev)
+{
+    if (*ev)
+        e->ops->event_close(e->dev, *ev);
+    *ev = NULL;
+}
+
+static void close_stream(struct haul_engine *e, void **stream)
+{
+    if (*stream)
+        e->ops->stream_close(e->dev, *stream);
+    *stream = NULL;
+}
+
+static void close_events(struct haul_engine *e)
+{
+    for (uint32_t i = 0; e->wframe && i < e->nframes; i++) {
+        close_event(e, &e->wframe[i].loaded);
+        close_event(e, &e->wframe[i].released);
+    }
+    for (uint32_t i = 0; e->grad_buffer && i < e->ngrad_buffers; i++) {
+        close_event(e, &e->grad_buffer[i].ready);
+        close_event(e, &e->grad_buffer[i].drained);
+    }
+    for (uint32_t i = 0; e->landing && i < e->nlandings; i++)
+        close_event(e, &e->landing[i].landed);
+    for (uint32_t i = 0; e->slot && i < e->nslots; i++)
+        close_event(e, &e->slot[i].copied);
+    for (uint32_t i = 0; e->samples && i < e->samples_cap; i++) {
+        close_event(e, &e->samples[i].before);
+        close_event(e, &e->samples[i].after);
+    }
+    for (uint32_t i = 0; i < e->nunits; i++) {
+        close_event(e, &e->units[i]->released);
+        close_event(e, &e->units[i]->published);
+        close_event(e, &e->units[i]->landed);
+    }
+}
+
+#define FREE_ARRAY(p) (hl_sys_free(p), (p) = NULL)
+
+void hl_engine_unreserve(struct haul_engine *e)
+{
+    close_stream(e, &e->h2d);
+    close_stream(e, &e->d2h);
+    close_stream(e, &e->update_stream);
+    close_events(e);
+    FREE_ARRAY(e->frame);
+    FREE_ARRAY(e->wframe);
+    FREE_ARRAY(e->grad_buffer);
+    FREE_ARRAY(e->landing);
+    FREE_ARRAY(e->slot);
+    FREE_ARRAY(e->samples);
+    FREE_ARRAY(e->jobs.ring);
+    FREE_ARRAY(e->group_step);
+    FREE_ARRAY(e->update_order);
+    while (e->ndevice_arenas)
+        e->ops->free(e->dev, e->device_arena[--e->ndevice_arenas]);
+    close_pool(e);
+}

@@ -1,0 +1,208 @@
+/* step.c: the end of a step: one decision for all units, then updates behind the next forward. */
+#include <math.h>
+#include <string.h>
+
+#include "clock.h"
+#include "engine_state.h"
+
+/* What the gradients of a step amount to. */
+struct verdict {
+    double norm; /* after grad_scale */
+    double clip;
+    int skip;
+};
+
+static int check_numbers(const struct haul_engine *e, const struct haul_step *s)
+{
+    if (s->struct_size != 0 && s->struct_size != sizeof *s)
+        return hl_fail(HAUL_E_ABI, "step: struct_size %zu; this library's is %zu", s->struct_size,
+                       sizeof *s);
+    if (!isfinite(s->clip_norm) || s->clip_norm < 0)
+        return hl_fail(-EINVAL, "step: clip_norm %g; a positive norm, or 0 for no clipping",
+                       s->clip_norm);
+    if (!isfinite(s->grad_scale))
+        return hl_fail(-EINVAL, "step: grad_scale %g is not finite", s->grad_scale);
+    for (uint32_t g = 0; g < e->opts.ngroups; g++) {
+        double lr = s->groups ? s->groups[g].lr : s->lr;
+        double wd = s->groups ? s->groups[g].weight_decay : s->weight_decay;
+        if (!isfinite(lr))
+            return hl_fail(-EINVAL, "step: learning rate %g of group %u is not finite", lr, g);
+        if (!isfinite(wd) || wd < 0)
+            return hl_fail(-EINVAL, "step: weight decay %g of group %u; 0 or positive", wd, g);
+    }
+    return 0;
+}
+
+static int check_units(const struct haul_engine *e)
+{
+    for (uint32_t i = 0; i < e->nunits; i++) {
+        const struct haul_unit *u = e->units[i];
+        if (u->held)
+            return hl_fail(HAUL_E_STATE, "step: unit %s is still held; release it first", u->name);
+        if (u->grad_buffer >= 0)
+            return hl_fail(HAUL_E_STATE, "step: the gradient of unit %s was not reduced", u->name);
+    }
+    return 0;
+}
+
+/* Units with fewer reduces than declared have not been summed on arrival. */
+static int wait_for_gradients(struct haul_engine *e)
+{
+    uint64_t enter = hl_clock_ns(), computed = 0;
+    int rc;
+
+    for (uint32_t i = 0; i < e->nunits; i++) {
+        struct haul_unit *u = e->units[i];
+        if (u->nreduced && u->nreduced < e->opts.passes)
+            hl_jobs_put(e, (struct hl_job){HL_JOB_NORM, u, -1, 0, 1});
+    }
+    rc = hl_jobs_drain(e);
+    if (rc < 0 || !e->last_ready)
+        return rc;
+    rc = e->ops->event_time_ns(e->dev, e->last_ready, &computed);
+    uint64_t idle = computed > enter ? computed : enter, now = hl_clock_ns();
+    e->exposed_ns[HAUL_LANE_D2H] += now > idle ? now - idle : 0;
+    e->last_ready = NULL;
+    return rc;
+}
+
+/* Over the sums in unit order. A norm that is not finite though all elements are (their squares
+ * overflow) skips the step too: no factor could clip it. */
+static struct verdict decide(const struct haul_engine *e, const struct haul_step *s, double scale)
+{
+    struct verdict v = {.clip = 1};
+    double sum = 0;
+    int finite = 1;
+
+    for (uint32_t i = 0; i < e->nunits; i++)
+        if (e->units[i]->nreduced) {
+            sum += e->units[i]->sumsq;
+            finite &= e->units[i]->finite;
+        }
+    v.norm = finite ? sqrt(sum) * fabs(scale) : INFINITY;
+    v.skip = !isfinite(v.norm);
+    if (v.skip)
+        v.clip = 0;
+    else if (s->clip_norm > 0 && v.norm > s->clip_norm)
+        v.clip = s->clip_norm / v.norm;
+    return v;
+}
+
+/* Window frames of updated units hold old parameters from here on. */
+static void drop_stale_frames(struct haul_engine *e)
+{
+    hl_spin_lock(&e->lock);
+    for (uint32_t i = 0; i < e->nframes; i++) {
+        if (e->frame[i].unit < 0 || !e->units[e->frame[i].unit]->nreduced)
+            continue;
+        if (e->frame[i].pinned) /* being filled: the pump drops it */
+            e->wframe[i].stale = 1;
+        else
+            e->frame[i].unit = -1, e->wframe[i].ready = 0;
+    }
+    hl_spin_unlock(&e->lock);
+}
+
+static void queue_updates(struct haul_engine *e, const struct haul_step *s, double scale)
+{
+    for (uint32_t g = 0; g < e->opts.ngroups; g++)
+        e->group_step[g] =
+            s->groups ? s->groups[g] : (struct haul_group_step){s->lr, s->weight_decay};
+    e->update_scale = scale;
+    for (uint32_t i = 0; i < e->nunits; i++)
+        if (e->units[i]->nreduced) {
+            e->units[i]->nsteps++;
+            hl_unit_set_update(e->units[i], HL_UPDATE_QUEUED);
+        }
+    drop_stale_frames(e);
+    for (uint32_t i = 0; i < e->nunits; i++) {
+        struct haul_unit *u = e->units[e->update_order[i]];
+        if (u->nreduced)
+            hl_jobs_put(e, (struct hl_job){.kind = HL_JOB_UPDATE, .unit = u});
+    }
+}
+
+static void begin_next(struct haul_engine *e)
+{
+    for (uint32_t i = 0; i < e->nunits; i++)
+        e->units[i]->nreduced = 0;
+    e->nsteps++;
+    hl_spin_lock(&e->lock);
+    e->pos = 0;
+    e->order.eval = 0;
+    hl_spin_unlock(&e->lock);
+    hl_gate_wake(&e->gate);
+}
+
+static int finish_without_overlap(struct haul_engine *e)
+{
+    uint64_t begin = hl_clock_ns();
+    int rc = haul_engine_sync(e);
+
+    e->exposed_ns[HAUL_LANE_OPTIM] += hl_clock_ns() - begin;
+    return rc;
+}
+
+static int check_report(const struct haul_report *r)
+{
+    if (r && r->struct_size != 0 && r->struct_size != sizeof *r)
+        return hl_fail(HAUL_E_ABI, "step: report with struct_size %zu; this library's is %zu",
+                       r->struct_size, sizeof *r);
+    return 0;
+}
+
+int haul_engine_step(struct haul_engine *e, const struct haul_step *step,
+                     struct haul_report *report)
+{
+    int rc;
+
+    if (!e->built)
+        return hl_fail(HAUL_E_STATE, "step: the engine is not built");
+    if ((rc = hl_engine_check(e)) < 0 || (rc = check_report(report)) < 0 ||
+        (rc = check_numbers(e, step)) < 0 || (rc = check_units(e)) < 0 ||
+        (rc = wait_for_gradients(e)) < 0 || (rc = hl_samples_settle(e)) < 0)
+        return rc;
+    double scale = step->grad_scale == 0 ? 1 : step->grad_scale;
+    struct verdict v = decide(e, step, scale);
+    if (!v.skip)
+        queue_updates(e, step, scale * v.clip);
+    begin_next(e);
+    if (!e->opts.overlap && (rc = finish_without_overlap(e)) < 0)
+        return rc;
+    if (report) {
+        *report = (struct haul_report){.struct_size = sizeof *report,
+                                       .step = e->nsteps,
+                                       .grad_norm = v.norm,
+                                       .clip = v.clip,
+                                       .skipped = v.skip};
+        hl_report_fill(e, report);
+    }
+    hl_report_rebase(e);
+    return 0;
+}
+
+static bool all_idle(const struct haul_engine *e)
+{
+    for (uint32_t i = 0; i < e->nunits; i++)
+        if (atomic_load(&e->units[i]->update) != HL_UPDATE_IDLE)
+            return false;
+    return true;
+}
+
+int haul_engine_sync(struct haul_engine *e)
+{
+    int rc;
+
+    if (!e->built)
+        return hl_fail(HAUL_E_STATE, "engine: not built; call haul_engine_build() first");
+    rc = hl_jobs_drain(e);
+    while (rc == 0) {
+        uint32_t seen = hl_gate_look(&e->gate);
+        if ((rc = hl_engine_check(e)) < 0 || all_idle(e))
+            break;
+        hl_gate_sleep(&e->gate, seen);
+    }
+    if (rc == 0)
+        rc = e->ops->stream_sync(e->dev, e->h2d);
+    return rc < 0 ? rc : e->ops->stream_sync(e->dev, e->update_stream);
+}
