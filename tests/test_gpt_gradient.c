@@ -1,0 +1,123 @@
+/* Every gradient of the model against central differences of its loss, in double precision: the shipped
+ * source compiled with GPT_DOUBLE. */
+#define GPT_DOUBLE
+#include "suite.h"
+#include "test_gpt_net.h"
+
+/* Two attention tiles, the second ragged; ragged row and column tiles; batch over 1. */
+static const struct gpt_shape shape = {
+    .layers = 2, .dim = 12, .heads = 3, .seq = 70, .batch = 2, .nthreads = 2};
+
+/* Loss with tensor i of unit u moved by step along dir. */
+static double moved_loss(struct net *net, size_t u, uint32_t i, const double *dir, uint64_t n,
+                         double step)
+{
+    double *w = net->params + (net->w[u][i] - net->params), *kept = malloc(n * sizeof *kept), loss;
+
+    memcpy(kept, w, n * sizeof *kept);
+    for (uint64_t k = 0; k < n; k++)
+        w[k] += step * dir[k];
+    loss = net_forward(net);
+    memcpy(w, kept, n * sizeof *kept);
+    free(kept);
+    return loss;
+}
+
+static void check_tensor(struct net *net, size_t u, uint32_t i)
+{
+    const double eps = 1e-5;
+    struct gpt_tensor tensor;
+    uint64_t n, state = 100 * u + i;
+    double *dir, numeric, analytic, magnitude;
+
+    gpt_unit_tensor(&net->shape, net_kind(net, u), i, &tensor);
+    n = tensor.shape[0] * tensor.shape[1];
+    dir = malloc(n * sizeof *dir);
+    for (int round = 0; round < 4; round++) {
+        analytic = magnitude = 0;
+        for (uint64_t k = 0; k < n; k++) {
+            dir[k] = net_random(&state) - 0.5;
+            analytic += dir[k] * net->g[u][i][k];
+            magnitude += fabs(dir[k] * net->g[u][i][k]);
+        }
+        numeric =
+            (moved_loss(net, u, i, dir, n, eps) - moved_loss(net, u, i, dir, n, -eps)) / (2 * eps);
+        cr_assert_gt(magnitude, 1e-6, "unit %zu %s has no gradient", u, tensor.name);
+        /* the differences' own error is about eps^2 and 1e-16 * loss / eps */
+        cr_assert_lt(fabs(numeric - analytic), 1e-6 * magnitude + 2e-9,
+                     "unit %zu %s: numeric %.12g analytic %.12g", u, tensor.name, numeric,
+                     analytic);
+    }
+    free(dir);
+}
+
+Test(gpt_gradient, every_tensor_agrees_with_central_differences)
+{
+    struct net net;
+
+    net_open(&net, &shape);
+    net_forward(&net);
+    net_backward(&net);
+    for (size_t u = 0; u < net.nunits; u++)
+        for (uint32_t i = 0; i < gpt_unit_ntensors(net_kind(&net, u)); i++)
+            check_tensor(&net, u, i);
+    net_close(&net);
+}
+
+/* One element at a time, for a tensor of each kind that a direction could hide: a token that occurs, a
+ * position, a bias, a gain. */
+Test(gpt_gradient, single_elements_agree_with_central_differences)
+{
+    static const struct {
+        size_t unit;
+        uint32_t tensor;
+    } cases[] = {{0, GPT_WPE},   {1, GPT_LN1_G}, {1, GPT_QKV_B}, {2, GPT_LN2_B},
+                 {2, GPT_OUT_B}, {3, GPT_LNF_G}, {3, GPT_LNF_B}};
+    struct net net;
+
+    net_open(&net, &shape);
+    net_forward(&net);
+    net_backward(&net);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (uint64_t k = 0; k < net.shape.dim; k += 5) {
+            double dir[64] = {0}, numeric, analytic;
+
+            dir[k] = 1;
+            analytic = net.g[cases[c].unit][cases[c].tensor][k];
+            numeric = (moved_loss(&net, cases[c].unit, cases[c].tensor, dir, k + 1, 1e-5) -
+                       moved_loss(&net, cases[c].unit, cases[c].tensor, dir, k + 1, -1e-5)) /
+                      2e-5;
+            cr_assert_lt(fabs(numeric - analytic), 1e-6 * fabs(analytic) + 2e-9,
+                         "case %zu element %d: numeric %.12g analytic %.12g", c, (int)k, numeric,
+                         analytic);
+        }
+    net_close(&net);
+}
+
+Test(gpt_gradient, all_weights_zero_gives_ln_256)
+{
+    struct net net;
+
+    net_open(&net, &shape);
+    memset(net.params, 0, net.nparams * sizeof *net.params);
+    cr_assert_float_eq(net_forward(&net), 8 * log(2), 1e-12);
+    net_close(&net);
+}
+
+Test(gpt_gradient, a_later_token_changes_nothing_before_it)
+{
+    size_t T = shape.seq, C = shape.dim;
+    double *before = malloc(T * C * sizeof *before);
+    struct net net;
+
+    net_open(&net, &shape);
+    net_forward(&net);
+    memcpy(before, net_x(&net, shape.layers + 1), T * C * sizeof *before);
+    net.tokens[40] ^= 1;
+    net_forward(&net);
+    cr_assert_eq(memcmp(before, net_x(&net, shape.layers + 1), 40 * C * sizeof *before), 0);
+    cr_assert_neq(
+        memcmp(before + 40 * C, net_x(&net, shape.layers + 1) + 40 * C, C * sizeof *before), 0);
+    free(before);
+    net_close(&net);
+}
