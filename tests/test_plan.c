@@ -3,6 +3,7 @@
  * 1 and table 1; GPT-2's parameter counts as its model cards give them; Korthikanti et al. 2022.
  */
 #include <errno.h>
+#include <stddef.h>
 
 #include "haul/plan.h"
 #include "state_bytes.h"
@@ -429,6 +430,20 @@ Test(plan, tiers_hold_everything_exactly_once)
                              16000, "host %llu stage %u offload %d", (unsigned long long)hosts[h],
                              stage, off);
             }
+}
+
+Test(plan, struct_layouts_are_pinned)
+{
+    cr_assert_eq(sizeof(struct haul_shape), 56);
+    cr_assert_eq(sizeof(struct haul_plan_opts), 120);
+    cr_assert_eq(offsetof(struct haul_plan_opts, params), 8);
+    cr_assert_eq(offsetof(struct haul_plan_opts, device_mem_per_rank), 32);
+    cr_assert_eq(offsetof(struct haul_plan_opts, shape), 56);
+    cr_assert_eq(offsetof(struct haul_plan_opts, passes), 116);
+    cr_assert_eq(sizeof(struct haul_working_set), 48);
+    cr_assert_eq(sizeof(struct haul_plan_row), 136);
+    cr_assert_eq(offsetof(struct haul_plan_row, working_set), 48);
+    cr_assert_eq(offsetof(struct haul_plan_row, short_by_tier_bytes), 112);
 }
 
 Test(state_bytes, units_add_up_to_the_model)

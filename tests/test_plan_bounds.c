@@ -101,7 +101,7 @@ Test(bounds, split_moves_two_bytes_less_through_host_memory)
     cr_assert_float_eq(b.mem_s, 30.0 * 13e9 / 160e9, 1e-9);
 }
 
-Test(bounds, rates_of_zero_are_refused)
+Test(bounds, rates_of_zero_and_endless_steps_are_refused)
 {
     struct haul_plan_opts o = plan_13b();
     const struct haul_plan_row row = {.stage = 3};
@@ -110,6 +110,7 @@ Test(bounds, rates_of_zero_are_refused)
 
     hl_rates_init(&rates);
     cr_assert_eq(hl_plan_bounds(&o, &row, 0, &rates, &b), -EINVAL);
+    cr_assert_eq(hl_plan_bounds(&o, &row, 1e300, &rates, &b), -EOVERFLOW);
     rates.link_bytes_per_s = 0;
     cr_assert_eq(hl_plan_bounds(&o, &row, 1, &rates, &b), -EINVAL);
 }

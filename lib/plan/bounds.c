@@ -11,6 +11,8 @@
  *     nvme       records read and written once, parameters read twice and written once
  * A node's memory and drives serve all its ranks.
  */
+#include <math.h>
+
 #include "bounds.h"
 #include "fail.h"
 #include "plan_tiers.h"
@@ -71,7 +73,7 @@ static void choose_bound(struct hl_bounds *b)
 static void host_terms(const struct haul_plan_opts *o, const struct hl_plan_tiers *t,
                        const struct hl_rates *rates, struct hl_bounds *b)
 {
-    const double param = hl_dtype_bytes(o->dtype), grad = hl_plan_grad_bytes(o);
+    const double param = hl_plan_dtype_bytes(o->dtype), grad = hl_plan_grad_bytes(o);
     const double n = (double)t->updated_elems;
     /* split writes the parameter as the upper half of the master; FP32 has no other parameter */
     const double published = o->dtype != HAUL_FP32 && o->master == HAUL_MASTER_FP32 ? param : 0;
@@ -95,7 +97,8 @@ int hl_plan_bounds(const struct haul_plan_opts *opts, const struct haul_plan_row
     if (rc < 0)
         return rc;
     const double pass_s = (double)o.params * tokens / (o.ranks * rates->flops_per_s);
-    const double own_params = (double)t.updated_elems / o.ranks_per_node * hl_dtype_bytes(o.dtype);
+    const double own_params =
+        (double)t.updated_elems / o.ranks_per_node * hl_plan_dtype_bytes(o.dtype);
     double up = 0;
 
     b.forward_s = 2 * pass_s;
@@ -112,6 +115,11 @@ int hl_plan_bounds(const struct haul_plan_opts *opts, const struct haul_plan_row
     b.nvme_s = b.nvme_read_bytes / rates->drive_read_bytes_per_s +
                b.nvme_written_bytes / rates->drive_write_bytes_per_s;
     choose_bound(&b);
+    if (!isfinite(b.step_s))
+        return hl_fail(-EOVERFLOW,
+                       "a step of %g tokens at these rates takes longer than a double "
+                       "can say",
+                       tokens);
     *out = b;
     return 0;
 }

@@ -24,8 +24,8 @@ void haul_plan_opts_init(struct haul_plan_opts *opts)
 uint32_t hl_plan_grad_bytes(const struct haul_plan_opts *opts)
 {
     if (opts->dtype == HAUL_FP32 || opts->grad_dtype == HAUL_DTYPE_NONE)
-        return hl_dtype_bytes(opts->dtype);
-    return hl_dtype_bytes(opts->grad_dtype);
+        return hl_plan_dtype_bytes(opts->dtype);
+    return hl_plan_dtype_bytes(opts->grad_dtype);
 }
 
 static int check_ranks(const struct haul_plan_opts *o)
@@ -40,9 +40,9 @@ static int check_ranks(const struct haul_plan_opts *o)
 
 static int check_dtypes(const struct haul_plan_opts *o)
 {
-    if (hl_dtype_bytes(o->dtype) == 0)
+    if (hl_plan_dtype_bytes(o->dtype) == 0)
         return hl_fail(-EINVAL, "dtype %d: parameters are BF16, FP16 or FP32", (int)o->dtype);
-    if (o->grad_dtype != HAUL_DTYPE_NONE && hl_dtype_bytes(o->grad_dtype) == 0)
+    if (o->grad_dtype != HAUL_DTYPE_NONE && hl_plan_dtype_bytes(o->grad_dtype) == 0)
         return hl_fail(-EINVAL, "grad_dtype %d: gradients are BF16, FP16 or FP32",
                        (int)o->grad_dtype);
     if (o->master == HAUL_MASTER_SPLIT && o->dtype != HAUL_BF16)

@@ -38,7 +38,7 @@ static uint64_t over_budget(const struct haul_plan_opts *o, uint64_t host, uint6
 static uint64_t paged_bytes(const struct hl_state_form *form, const struct hl_plan_tiers *t)
 {
     return (t->nvme_record_bytes > 0 ? hl_state_record_bytes(form) : 0) +
-           (t->nvme_param_bytes > 0 ? hl_dtype_bytes(form->dtype) : 0);
+           (t->nvme_param_bytes > 0 ? hl_plan_dtype_bytes(form->dtype) : 0);
 }
 
 /* The ring that carries what is paged takes host room itself and so pages more: at most three rounds,

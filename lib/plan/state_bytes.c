@@ -3,7 +3,7 @@
 #include "checked.h"
 #include "fail.h"
 
-uint32_t hl_dtype_bytes(enum haul_dtype dtype)
+uint32_t hl_plan_dtype_bytes(enum haul_dtype dtype)
 {
     switch (dtype) {
     case HAUL_FP32:
@@ -38,9 +38,9 @@ static int form_check(const struct hl_state_form *form)
         return hl_fail(-EINVAL, "stage %u: stages are 0 to 3", form->stage);
     if ((unsigned)form->offload > HAUL_OFFLOAD_ALL)
         return hl_fail(-EINVAL, "offload %d: not an enum haul_offload", (int)form->offload);
-    if (hl_dtype_bytes(form->dtype) == 0)
+    if (hl_plan_dtype_bytes(form->dtype) == 0)
         return hl_fail(-EINVAL, "dtype %d: parameters are BF16, FP16 or FP32", (int)form->dtype);
-    if (!form->frozen && hl_dtype_bytes(form->grad_dtype) == 0)
+    if (!form->frozen && hl_plan_dtype_bytes(form->grad_dtype) == 0)
         return hl_fail(-EINVAL, "grad_dtype %d: gradients are BF16, FP16 or FP32",
                        (int)form->grad_dtype);
     if ((unsigned)form->master > HAUL_MASTER_SPLIT)
@@ -66,14 +66,14 @@ int hl_state_bytes(const struct hl_state_form *form, uint64_t full_elems, uint64
 
     if (rc < 0)
         return rc;
-    rc =
-        hl_mul(form->stage == 3 ? shard_elems : full_elems, hl_dtype_bytes(form->dtype), &b.params);
+    rc = hl_mul(form->stage == 3 ? shard_elems : full_elems, hl_plan_dtype_bytes(form->dtype),
+                &b.params);
     if (rc == 0 && !form->frozen) {
         rc = hl_mul(owned, hl_state_record_bytes(form), &b.records);
         if (rc == 0 && form->passes > 1)
             rc = hl_mul(owned, 4, &b.accumulators);
         else if (rc == 0)
-            rc = hl_mul(grads, hl_dtype_bytes(grad_dtype), &b.grads);
+            rc = hl_mul(grads, hl_plan_dtype_bytes(grad_dtype), &b.grads);
         if (rc == 0 && form->dtype == HAUL_BF16 && form->master == HAUL_MASTER_SPLIT &&
             kept_apart(form))
             rc = hl_mul(owned, 2, &b.hi);

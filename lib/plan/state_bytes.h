@@ -42,7 +42,7 @@ struct hl_state_bytes {
 };
 
 /* Bytes per element of a dtype; 0 for NONE. */
-uint32_t hl_dtype_bytes(enum haul_dtype dtype);
+uint32_t hl_plan_dtype_bytes(enum haul_dtype dtype);
 
 /* Bytes of record per element in this form: 12, 10 or 8; 0 when frozen. */
 uint32_t hl_state_record_bytes(const struct hl_state_form *form);

@@ -122,7 +122,7 @@ int hl_shape_activations(const struct haul_shape *s, enum haul_dtype dtype, int 
 static int slots(const struct haul_plan_opts *o, uint64_t shard, enum haul_offload offload,
                  uint64_t pages, uint64_t *out)
 {
-    const uint64_t param = hl_dtype_bytes(o->dtype), grad = hl_plan_grad_bytes(o);
+    const uint64_t param = hl_plan_dtype_bytes(o->dtype), grad = hl_plan_grad_bytes(o);
     uint64_t n = 0, publish, land, ring;
 
     if (offload == HAUL_OFFLOAD_NONE) {
@@ -146,7 +146,7 @@ static int slots(const struct haul_plan_opts *o, uint64_t shard, enum haul_offlo
 int hl_working_set(const struct haul_plan_opts *o, uint32_t stage, enum haul_offload offload,
                    uint64_t pages, struct haul_working_set *out)
 {
-    const uint64_t param = hl_dtype_bytes(o->dtype), grad = hl_plan_grad_bytes(o);
+    const uint64_t param = hl_plan_dtype_bytes(o->dtype), grad = hl_plan_grad_bytes(o);
     const int rests_whole = offload != HAUL_OFFLOAD_ALL && (stage < 3 || o->ranks == 1);
     struct haul_working_set w = {0};
     uint64_t unit;
