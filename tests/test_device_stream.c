@@ -246,16 +246,16 @@ Test(device_stream, a_wait_is_for_the_latest_record_when_it_was_queued)
     struct haul_device *dev = device_plain();
     void *a = device_stream(dev), *b = device_stream(dev), *c = device_stream(dev);
     struct hl_event *ev = device_event(dev);
-    struct door door = {0}, hold = {0};
+    struct door door = {0}, first = {0};
     atomic_int n = 0;
 
     /* A later record, not reached, does not lengthen a wait queued before it. */
-    cr_assert_eq(haul_device_launch(dev, b, fn_wait_door, &hold), 0);
+    cr_assert_eq(haul_device_launch(dev, a, fn_wait_door, &first), 0);
     cr_assert_eq(dev->ops->event_record(dev, ev, a), 0);
     cr_assert_eq(dev->ops->stream_wait(dev, b, ev), 0);
     cr_assert_eq(haul_device_launch(dev, a, fn_wait_door, &door), 0);
     cr_assert_eq(dev->ops->event_record(dev, ev, a), 0);
-    door_open(&hold);
+    door_open(&first);
     cr_assert_eq(haul_device_stream_sync(dev, b), 0);
     cr_assert_eq(dev->ops->event_query(dev, ev), 0);
 
@@ -283,13 +283,15 @@ Test(device_stream, a_wait_outlives_its_event_and_its_stream)
     struct haul_device *dev = device_plain();
     void *a = device_stream(dev), *b = device_stream(dev);
     struct hl_event *ev = device_event(dev);
-    struct door hold = {0};
+    struct door hold = {0}, door = {0};
     atomic_int n = 0;
 
     cr_assert_eq(haul_device_launch(dev, b, fn_wait_door, &hold), 0);
+    cr_assert_eq(haul_device_launch(dev, a, fn_wait_door, &door), 0);
     cr_assert_eq(dev->ops->event_record(dev, ev, a), 0);
     cr_assert_eq(dev->ops->stream_wait(dev, b, ev), 0);
     cr_assert_eq(haul_device_launch(dev, b, fn_count, &n), 0);
+    door_open(&door);
     dev->ops->event_close(dev, ev);
     haul_device_stream_close(dev, a);
     a = device_stream(dev); /* the same stream again, most likely */

@@ -164,6 +164,12 @@ static int run_wait(struct host_stream *s, const struct host_op *op)
     return hl_device_host_outcome(op->wait.stream, op->wait.ticket);
 }
 
+static int went_well(const struct host_stream *s, uint64_t ticket)
+{
+    return hl_device_host_reached(s, ticket) &&
+           atomic_load_explicit(&s->rc, memory_order_acquire) == 0;
+}
+
 int hl_device_host_stream_wait(struct haul_device *base, void *stream, struct hl_event *ev)
 {
     struct host_stream *s = hl_device_host_stream(host_of(base), stream);
@@ -172,7 +178,9 @@ int hl_device_host_stream_wait(struct haul_device *base, void *stream, struct hl
     if (!s)
         return -EINVAL;
     op.wait.stream = latest(ev, &op.wait.ticket);
-    if (op.wait.stream && op.wait.stream != s) /* a stream is behind its own records anyway */
-        (void)hl_device_host_push(s, &op);
+    /* A stream is behind its own records anyway, and what is done well needs no waking up for. */
+    if (!op.wait.stream || op.wait.stream == s || went_well(op.wait.stream, op.wait.ticket))
+        return 0;
+    (void)hl_device_host_push(s, &op);
     return 0;
 }
