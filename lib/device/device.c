@@ -2,9 +2,9 @@
 #include "device_ops.h"
 #include "fail.h"
 
-static int no_device(const char *call)
+static int missing(const char *call)
 {
-    return hl_fail(-EINVAL, "%s: no device: pass what haul_device_host_open() gave", call);
+    return hl_fail(-EINVAL, "%s: an argument is NULL (device, output or function)", call);
 }
 
 int haul_device_close(struct haul_device *dev)
@@ -20,7 +20,7 @@ const char *haul_device_name(const struct haul_device *dev)
 int haul_device_mem_info(struct haul_device *dev, struct haul_device_mem *out)
 {
     if (!dev || !out)
-        return no_device("haul_device_mem_info");
+        return missing("haul_device_mem_info");
     if (out->struct_size != sizeof *out)
         return hl_fail(HAUL_E_ABI, "haul_device_mem: struct_size is %zu, this library knows %zu",
                        out->struct_size, sizeof *out);
@@ -30,7 +30,7 @@ int haul_device_mem_info(struct haul_device *dev, struct haul_device_mem *out)
 int haul_device_alloc(struct haul_device *dev, uint64_t bytes, void **out)
 {
     if (!dev || !out)
-        return no_device("haul_device_alloc");
+        return missing("haul_device_alloc");
     return dev->ops->alloc(dev, bytes, out);
 }
 
@@ -43,7 +43,7 @@ void haul_device_free(struct haul_device *dev, void *ptr)
 int haul_device_stream_open(struct haul_device *dev, void **stream)
 {
     if (!dev || !stream)
-        return no_device("haul_device_stream_open");
+        return missing("haul_device_stream_open");
     return dev->ops->stream_open(dev, 0, stream);
 }
 
@@ -56,7 +56,7 @@ void haul_device_stream_close(struct haul_device *dev, void *stream)
 int haul_device_launch(struct haul_device *dev, void *stream, haul_device_fn fn, void *user)
 {
     if (!dev || !fn)
-        return no_device("haul_device_launch");
+        return missing("haul_device_launch");
     if (!dev->ops->launch)
         return hl_fail(HAUL_E_DEVICE, "%s cannot run host functions as compute",
                        dev->ops->name(dev));
@@ -66,7 +66,7 @@ int haul_device_launch(struct haul_device *dev, void *stream, haul_device_fn fn,
 int haul_device_stream_sync(struct haul_device *dev, void *stream)
 {
     if (!dev)
-        return no_device("haul_device_stream_sync");
+        return missing("haul_device_stream_sync");
     return dev->ops->stream_sync(dev, stream);
 }
 
@@ -74,7 +74,7 @@ int haul_device_copy_h2d(struct haul_device *dev, void *dst, const void *src, ui
                          void *stream)
 {
     if (!dev)
-        return no_device("haul_device_copy_h2d");
+        return missing("haul_device_copy_h2d");
     return dev->ops->copy_h2d(dev, dst, src, bytes, stream);
 }
 
@@ -82,6 +82,6 @@ int haul_device_copy_d2h(struct haul_device *dev, void *dst, const void *src, ui
                          void *stream)
 {
     if (!dev)
-        return no_device("haul_device_copy_d2h");
+        return missing("haul_device_copy_d2h");
     return dev->ops->copy_d2h(dev, dst, src, bytes, stream);
 }
