@@ -1,5 +1,6 @@
 /* arith.c: conversions, sums and partial norms over arrays, spread over a team. */
 #include "arith.h"
+#include "fp_env.h"
 #include "kernel_table.h"
 #include "team.h"
 
@@ -114,11 +115,14 @@ void hl_arith_accumulate_partials(float *partial, float *acc, const void *src,
 
 void hl_arith_sum_partials(const float *partial, uint64_t n, double *sum, int *finite)
 {
+    hl_fp_env env = hl_fp_env_enter();
+
     for (uint64_t i = 0; i < n; i++) {
         *sum += (double)partial[i];
         if (partial[i] != partial[i])
             *finite = 0;
     }
+    hl_fp_env_leave(env);
 }
 
 struct halves {

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "fp_env.h"
 #include "optim_check.h"
 #include "optim_update.h"
 #include "team.h"
@@ -78,9 +79,10 @@ static double correction1_of(const struct haul_optim *opt, uint64_t t)
     return corrects_bias(opt) ? 1 - hl_beta_power(opt->beta1, t) : 1;
 }
 
-struct hl_step_consts hl_step_consts_of(const struct haul_optim *opt,
-                                        const struct haul_optim_arrays *arrays,
-                                        const struct haul_optim_step *step)
+/* Not inlined: its arithmetic must stay inside the environment that its caller has entered. */
+__attribute__((noinline)) struct hl_step_consts
+hl_step_consts_of(const struct haul_optim *opt, const struct haul_optim_arrays *arrays,
+                  const struct haul_optim_step *step)
 {
     double correction2 = corrects_bias(opt) ? 1 - hl_beta_power(opt->beta2, step->step) : 1;
     struct hl_step_consts k = {
@@ -156,9 +158,11 @@ int hl_optim_update_with(const struct hl_kernels *kernels, const struct haul_opt
 {
     struct update u = {.kernels = kernels, .opt = opt, .step = step};
     int rc = hl_optim_check(opt, arrays, step);
+    hl_fp_env env;
 
     if (rc < 0)
         return rc;
+    env = hl_fp_env_enter();
     u.consts = hl_step_consts_of(opt, arrays, step);
     u.range = (struct hl_step_range){
         .grad = arrays->grad,
@@ -170,6 +174,7 @@ int hl_optim_update_with(const struct hl_kernels *kernels, const struct haul_opt
         .first = arrays->first,
     };
     hl_team_run(nthreads, arrays->n, run_share, &u);
+    hl_fp_env_leave(env);
     return 0;
 }
 

@@ -1,61 +1,11 @@
 /* team.c: the OpenMP team. Hot path: no allocation, no log, no lock but OpenMP's own fork and join. */
-#include <fenv.h>
 #include <omp.h>
 #include <stdatomic.h>
 
+#include "fp_env.h"
 #include "haul/optim.h"
 #include "team.h"
 #include "topo.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-typedef unsigned fp_env;
-
-static fp_env fp_env_enter(void)
-{
-    fp_env old = _mm_getcsr();
-
-    _mm_setcsr(0x1f80); /* all exceptions masked, to nearest, no flush to zero */
-    return old;
-}
-
-static void fp_env_leave(fp_env old)
-{
-    _mm_setcsr(old);
-}
-#elif defined(__aarch64__)
-typedef uint64_t fp_env;
-
-static fp_env fp_env_enter(void)
-{
-    fp_env old;
-
-    __asm__ volatile("mrs %0, fpcr" : "=r"(old));
-    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
-    return old;
-}
-
-static void fp_env_leave(fp_env old)
-{
-    __asm__ volatile("msr fpcr, %0" : : "r"(old));
-}
-#else
-typedef fenv_t fp_env;
-
-static fp_env fp_env_enter(void)
-{
-    fp_env old;
-
-    fegetenv(&old);
-    fesetenv(FE_DFL_ENV);
-    return old;
-}
-
-static void fp_env_leave(fp_env old)
-{
-    fesetenv(&old);
-}
-#endif
 
 unsigned haul_optim_threads(unsigned local_ranks)
 {
@@ -95,11 +45,11 @@ uint64_t hl_team_share(uint64_t n, unsigned nshares, unsigned i)
 static void run_share(uint64_t n, unsigned nshares, unsigned i, hl_team_fn fn, void *ctx)
 {
     uint64_t begin = hl_team_share(n, nshares, i), end = hl_team_share(n, nshares, i + 1);
-    fp_env env = fp_env_enter();
+    hl_fp_env env = hl_fp_env_enter();
 
     if (begin < end)
         fn(ctx, begin, end);
-    fp_env_leave(env);
+    hl_fp_env_leave(env);
 }
 
 void hl_team_run(unsigned nthreads, uint64_t n, hl_team_fn fn, void *ctx)
