@@ -392,6 +392,15 @@ Test(plan, the_working_set_is_counted_in_the_verdict)
     cr_assert_lt(need, 24 * G, "a 13B model must fit 24 GB cards this way");
     /* whole parameters on the device need no window */
     cr_assert_eq(row_of(&o, 2, HAUL_OFFLOAD_OPTIMIZER)->working_set.window_device_bytes, 0);
+    /* nor does split need slots: it publishes from the host copy */
+    o.master = HAUL_MASTER_SPLIT;
+    cr_assert_eq(row_of(&o, 3, HAUL_OFFLOAD_OPTIMIZER)->working_set.slots_host_bytes, 0);
+    o.passes = 2;
+    cr_assert_eq(row_of(&o, 3, HAUL_OFFLOAD_OPTIMIZER)->working_set.slots_host_bytes,
+                 3 * 2 * block / 4);
+    o.grad_dtype = HAUL_FP32;
+    cr_assert_eq(row_of(&o, 3, HAUL_OFFLOAD_ALL)->working_set.gradient_window_device_bytes,
+                 2 * 4 * block);
     o.shape.recompute = 0;
     row = row_of(&o, 3, HAUL_OFFLOAD_OPTIMIZER);
     cr_assert_eq(row->working_set.activations_device_bytes,

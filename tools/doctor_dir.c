@@ -9,6 +9,8 @@
 #include "sys.h"
 #include "sys_file.h"
 
+static const char not_ours[] = "name a directory that this user may write to";
+
 static void check_space(struct hl_doctor *doc, const char *dir, const struct hl_fs *fs)
 {
     char size[32];
@@ -42,8 +44,7 @@ static void check_direct(struct hl_doctor *doc, const char *dir, int fd, const s
     int file = hl_sys_open(fd, ".", O_TMPFILE | O_RDWR | O_DIRECT, 0600);
 
     if (file == -EACCES || file == -EPERM || file == -EROFS) {
-        hl_doctor_add(doc, "directory", HL_HEALTH_FAIL,
-                      "name a directory that this user may write to", "%s: %s", dir,
+        hl_doctor_add(doc, "directory", HL_HEALTH_FAIL, not_ours, "%s: %s", dir,
                       haul_strerror(file));
         return;
     }
@@ -71,8 +72,9 @@ void hl_doctor_dir(struct hl_doctor *doc, const char *dir)
     int fd = hl_sys_open(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY, 0);
 
     if (fd < 0) {
-        hl_doctor_add(doc, "directory", HL_HEALTH_FAIL, "create it, or correct the name", "%s: %s",
-                      dir, haul_strerror(fd));
+        hl_doctor_add(doc, "directory", HL_HEALTH_FAIL,
+                      fd == -EACCES ? not_ours : "create it, or correct the name", "%s: %s", dir,
+                      haul_strerror(fd));
         return;
     }
     if (hl_sys_statfs(fd, &fs) < 0) {

@@ -118,53 +118,51 @@ int hl_shape_activations(const struct haul_shape *s, enum haul_dtype dtype, int 
     return 0;
 }
 
-/* Host buffers for what is on its way: published parameters, gradients to be added, records. */
-static int slots(const struct haul_plan_opts *o, uint64_t shard, enum haul_offload offload,
-                 uint64_t pages, uint64_t *out)
+/* Bytes of host buffers per element of the largest shard: what is on its way. */
+static uint64_t slot_bytes(const struct haul_plan_opts *o, enum haul_offload offload,
+                           uint64_t pages)
 {
-    const uint64_t param = hl_plan_dtype_bytes(o->dtype), grad = hl_plan_grad_bytes(o);
-    uint64_t n = 0, publish, land, ring;
+    uint64_t bytes = HL_RING_SLOTS * pages;
 
-    if (offload == HAUL_OFFLOAD_NONE) {
-        *out = 0;
+    if (offload == HAUL_OFFLOAD_NONE)
         return 0;
-    }
-    if (hl_mul(shard, HL_SLOTS * param, &publish) < 0 ||
-        hl_mul(shard, HL_SLOTS * grad, &land) < 0 ||
-        hl_mul(shard, HL_RING_SLOTS * pages, &ring) < 0)
-        return too_large();
-    if (offload == HAUL_OFFLOAD_OPTIMIZER && hl_mul_add(&n, publish, 1) < 0)
-        return too_large();
-    if (o->passes > 1 && hl_mul_add(&n, land, 1) < 0)
-        return too_large();
-    if (hl_mul_add(&n, ring, 1) < 0)
-        return too_large();
-    *out = n;
-    return 0;
+    /* split publishes from the host copy of upper halves, FP32 from the record */
+    if (offload == HAUL_OFFLOAD_OPTIMIZER && o->dtype != HAUL_FP32 && o->master == HAUL_MASTER_FP32)
+        bytes += HL_PUBLISH_SLOTS * hl_plan_dtype_bytes(o->dtype);
+    if (o->passes > 1)
+        bytes += HL_LANDING_SLOTS * hl_plan_grad_bytes(o);
+    return bytes;
+}
+
+/* Per element of the largest unit: buffers the trainer adds into, and one in the dtype that travels
+ * where that is another. */
+static uint64_t gradient_bytes(const struct haul_plan_opts *o)
+{
+    const uint64_t travels = hl_plan_grad_bytes(o);
+
+    return HL_GRADIENT_BUFFERS * 4 + (travels != 4 ? travels : 0);
 }
 
 int hl_working_set(const struct haul_plan_opts *o, uint32_t stage, enum haul_offload offload,
                    uint64_t pages, struct haul_working_set *out)
 {
-    const uint64_t param = hl_plan_dtype_bytes(o->dtype), grad = hl_plan_grad_bytes(o);
     const int rests_whole = offload != HAUL_OFFLOAD_ALL && (stage < 3 || o->ranks == 1);
     struct haul_working_set w = {0};
-    uint64_t unit;
+    uint64_t unit = 0, shard;
     int rc = hl_shape_largest_unit(&o->shape, &unit);
 
     if (rc == 0)
         rc = hl_shape_activations(&o->shape, o->dtype, 0, &w.activations_full_device_bytes);
     if (rc == 0)
         rc = hl_shape_activations(&o->shape, o->dtype, 1, &w.activations_recompute_device_bytes);
-    if (rc == 0)
-        rc = slots(o, stage == 0 ? unit : hl_div_up(unit, o->ranks), offload, pages,
-                   &w.slots_host_bytes);
     if (rc < 0)
         return rc;
-    if (!rests_whole && hl_mul(unit, HL_WINDOW_BUFFERS * param, &w.window_device_bytes) < 0)
+    shard = stage == 0 ? unit : hl_div_up(unit, o->ranks);
+    if (hl_mul(shard, slot_bytes(o, offload, pages), &w.slots_host_bytes) < 0 ||
+        hl_mul(unit, gradient_bytes(o), &w.gradient_window_device_bytes) < 0)
         return too_large();
-    /* the trainer adds in FP32; one more buffer in the dtype that travels */
-    if (hl_mul(unit, HL_GRADIENT_BUFFERS * 4 + grad, &w.gradient_window_device_bytes) < 0)
+    if (!rests_whole &&
+        hl_mul(unit, HL_WINDOW_BUFFERS * hl_plan_dtype_bytes(o->dtype), &w.window_device_bytes) < 0)
         return too_large();
     w.activations_device_bytes =
         o->shape.recompute ? w.activations_recompute_device_bytes : w.activations_full_device_bytes;

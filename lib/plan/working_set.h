@@ -8,11 +8,11 @@
 
 /* Buffers of one unit each that the planner counts: what an engine with the default options keeps. */
 enum {
-    HL_WINDOW_BUFFERS = 2, /* one held, one on its way */
-    HL_GRADIENT_BUFFERS =
-        2,            /* FP32: one being added to, one on its way out, and a staging buffer */
-    HL_SLOTS = 2,     /* published parameters on their way up (offload optimizer) */
-    HL_RING_SLOTS = 4 /* records on their way from and to nvme */
+    HL_WINDOW_BUFFERS = 2,   /* one held, one on its way */
+    HL_GRADIENT_BUFFERS = 2, /* FP32: one being added to, one on its way out */
+    HL_PUBLISH_SLOTS = 2,    /* new parameters on their way up (offload optimizer) */
+    HL_LANDING_SLOTS = 3,    /* gradients waiting to be added to accumulators */
+    HL_RING_SLOTS = 4        /* records on their way from and to nvme */
 };
 
 /* Bytes per element of a gradient at rest or on its way. */
