@@ -116,18 +116,27 @@ static int bind_segments(struct haul_pool *pool, const struct hl_topo *topo, int
     return 0;
 }
 
-static int huge_bytes(const struct haul_pool *pool, struct hl_huge *out)
+/* One entry per segment; the caller frees *out. */
+static int read_huge(const struct haul_pool *pool, struct hl_huge **out)
 {
     struct hl_range *ranges;
-    void *p = NULL;
+    void *p = NULL, *huge = NULL;
     int rc = hl_sys_alloc_array(pool->nsegments, sizeof *ranges, &p);
 
     if (rc < 0)
         return rc;
     ranges = p;
+    rc = hl_sys_alloc_array(pool->nsegments, sizeof(struct hl_huge), &huge);
+    if (rc < 0)
+        goto free_ranges;
     for (uint32_t i = 0; i < pool->nsegments; i++)
         ranges[i] = (struct hl_range){(uint64_t)pool->segments[i].base, pool->segments[i].bytes};
-    rc = hl_smaps_huge(NULL, ranges, pool->nsegments, out);
+    rc = hl_smaps_huge(NULL, ranges, pool->nsegments, huge);
+    if (rc < 0)
+        hl_sys_free(huge);
+    else
+        *out = huge;
+free_ranges:
     hl_sys_free(ranges);
     return rc;
 }
@@ -136,21 +145,17 @@ static int huge_bytes(const struct haul_pool *pool, struct hl_huge *out)
  * shared memory by its settings; MADV_COLLAPSE asks again, and does not heed those settings. */
 static int collapse_segments(struct haul_pool *pool, unsigned nthreads)
 {
-    uint64_t possible = 0;
-    struct hl_huge huge;
-    int rc = huge_bytes(pool, &huge);
+    struct hl_huge *huge = NULL;
+    int rc = read_huge(pool, &huge);
 
-    if (rc < 0)
-        return rc;
-    for (uint32_t i = 0; i < pool->nsegments; i++)
-        possible += pool->segments[i].bytes / HL_HUGE_BYTES * HL_HUGE_BYTES;
-    if (huge.thp_bytes + huge.hugetlb_bytes >= possible / 2)
-        return 0;
     for (uint32_t i = 0; i < pool->nsegments && rc == 0; i++) {
         struct hl_segment *seg = &pool->segments[i];
+        uint64_t rest = seg->bytes - seg->hugetlb_bytes;
 
-        rc = hl_collapse(seg->base + seg->hugetlb_bytes, seg->bytes - seg->hugetlb_bytes, nthreads);
+        if (huge[i].thp_bytes < rest / HL_HUGE_BYTES * HL_HUGE_BYTES / 2)
+            rc = hl_collapse(seg->base + seg->hugetlb_bytes, rest, nthreads);
     }
+    hl_sys_free(huge);
     return rc;
 }
 
@@ -322,21 +327,22 @@ int haul_pool_take(struct haul_pool *pool, const char *name, uint64_t bytes, voi
 int haul_pool_stat(const struct haul_pool *pool, struct haul_pool_stats *stats)
 {
     struct haul_pool_stats s = {.struct_size = sizeof s};
-    struct hl_huge huge;
+    struct hl_huge *huge = NULL;
     int rc;
 
     if (stats->struct_size != sizeof *stats)
         return hl_fail(HAUL_E_ABI, "haul_pool_stats of %zu bytes, this library knows %zu",
                        stats->struct_size, sizeof *stats);
-    rc = huge_bytes(pool, &huge);
+    rc = read_huge(pool, &huge);
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < pool->nsegments; i++) {
         s.bytes += pool->segments[i].bytes;
         s.taken_bytes += pool->segments[i].taken_bytes;
+        s.huge_bytes += huge[i].thp_bytes + huge[i].hugetlb_bytes;
+        s.hugetlb_bytes += huge[i].hugetlb_bytes;
     }
-    s.huge_bytes = huge.thp_bytes + huge.hugetlb_bytes;
-    s.hugetlb_bytes = huge.hugetlb_bytes;
+    hl_sys_free(huge);
     s.nregions = pool->nregions;
     s.bound_node = pool->bound_node;
     *stats = s;

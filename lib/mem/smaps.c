@@ -13,9 +13,11 @@
 
 struct scan {
     const struct hl_range *ranges;
+    struct hl_huge *out;
     uint32_t n;
-    uint64_t inside_bytes; /* of the current mapping, in any range */
-    struct hl_huge mapping, sum;
+    uint32_t range;        /* that the current mapping lies in */
+    uint64_t inside_bytes; /* of the current mapping in that range; 0: in none */
+    struct hl_huge mapping;
 };
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -25,8 +27,10 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 
 static void end_mapping(struct scan *s)
 {
-    s->sum.thp_bytes += min_u64(s->mapping.thp_bytes, s->inside_bytes);
-    s->sum.hugetlb_bytes += min_u64(s->mapping.hugetlb_bytes, s->inside_bytes);
+    if (s->inside_bytes) {
+        s->out[s->range].thp_bytes += min_u64(s->mapping.thp_bytes, s->inside_bytes);
+        s->out[s->range].hugetlb_bytes += min_u64(s->mapping.hugetlb_bytes, s->inside_bytes);
+    }
     s->mapping = (struct hl_huge){0};
     s->inside_bytes = 0;
 }
@@ -34,12 +38,12 @@ static void end_mapping(struct scan *s)
 static void begin_mapping(struct scan *s, uint64_t start, uint64_t end)
 {
     end_mapping(s);
-    for (uint32_t i = 0; i < s->n; i++) {
-        uint64_t lo = s->ranges[i].start, hi = lo + s->ranges[i].bytes;
+    for (uint32_t i = 0; i < s->n && !s->inside_bytes; i++) {
+        uint64_t lo = s->ranges[i].start, hi = min_u64(lo + s->ranges[i].bytes, end);
 
         lo = lo > start ? lo : start;
-        hi = min_u64(hi, end);
-        s->inside_bytes += hi > lo ? hi - lo : 0;
+        s->range = i;
+        s->inside_bytes = hi > lo ? hi - lo : 0;
     }
 }
 
@@ -78,7 +82,7 @@ static size_t read_lines(struct scan *s, char *buf, size_t n)
 
 int hl_smaps_huge(const char *path, const struct hl_range *ranges, uint32_t n, struct hl_huge *out)
 {
-    struct scan s = {.ranges = ranges, .n = n};
+    struct scan s = {.ranges = ranges, .out = out, .n = n};
     char buf[LINE_BYTES];
     size_t held = 0;
     ssize_t got;
@@ -86,6 +90,7 @@ int hl_smaps_huge(const char *path, const struct hl_range *ranges, uint32_t n, s
 
     if (fd < 0)
         return fd;
+    memset(out, 0, n * sizeof *out);
     while ((got = hl_sys_read(fd, buf + held, sizeof buf - held)) > 0) {
         held = read_lines(&s, buf, held + (size_t)got);
         if (held == sizeof buf)
@@ -95,6 +100,5 @@ int hl_smaps_huge(const char *path, const struct hl_range *ranges, uint32_t n, s
     if (got < 0)
         return (int)got;
     end_mapping(&s);
-    *out = s.sum;
     return 0;
 }

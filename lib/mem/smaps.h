@@ -13,8 +13,9 @@ struct hl_huge {
     uint64_t hugetlb_bytes; /* on hugetlb pages */
 };
 
-/* Sums over n ranges that do not overlap. smaps counts per mapping: of one that reaches past a range
- * at most the part inside is counted. path NULL: /proc/self/smaps; tests give a recorded one. */
+/* out: (n,), one per range. The kernel counts per mapping: of one that reaches past a range at most the
+ * part inside is counted, and one that covers two ranges counts for the first (segments of a pool
+ * never share one). path NULL: /proc/self/smaps; tests give a recorded one. */
 int hl_smaps_huge(const char *path, const struct hl_range *ranges, uint32_t n, struct hl_huge *out);
 
 #endif
