@@ -41,6 +41,7 @@
 #include "haul/error.h"
 #include "haul/size.h"
 #include "haul/pool.h"
+#include "haul/pager.h"
 #include "haul/optim.h"
 #include "haul/device.h"
 #include "haul/plan.h"
