@@ -1,7 +1,9 @@
 /* team.c: the OpenMP team. Hot path: no allocation, no log, no lock but OpenMP's own fork and join. */
 #include <omp.h>
 #include <stdatomic.h>
+#include <string.h>
 
+#include "fail.h"
 #include "fp_env.h"
 #include "haul/optim.h"
 #include "team.h"
@@ -52,20 +54,76 @@ static void run_share(uint64_t n, unsigned nshares, unsigned i, hl_team_fn fn, v
     hl_fp_env_leave(env);
 }
 
+static unsigned resolve(unsigned nthreads)
+{
+    if (nthreads == HAUL_THREADS_OPENMP)
+        return (unsigned)omp_get_max_threads();
+    return nthreads ? nthreads : default_threads();
+}
+
 void hl_team_run(unsigned nthreads, uint64_t n, hl_team_fn fn, void *ctx)
 {
-    uint64_t grains = n / HL_TEAM_GRAIN;
-
-    if (nthreads == HAUL_THREADS_OPENMP)
-        nthreads = (unsigned)omp_get_max_threads();
-    else if (!nthreads)
-        nthreads = default_threads();
-    if (nthreads > grains)
-        nthreads = grains ? (unsigned)grains : 1;
+    nthreads = n < HL_TEAM_ALONE ? 1 : resolve(nthreads);
     if (nthreads == 1) {
         run_share(n, 1, 0, fn, ctx);
         return;
     }
 #pragma omp parallel num_threads(nthreads)
     run_share(n, (unsigned)omp_get_num_threads(), (unsigned)omp_get_thread_num(), fn, ctx);
+}
+
+struct touch {
+    char *array;
+    uint64_t elem_bytes;
+};
+
+static void touch_share(void *ctx, uint64_t begin, uint64_t end)
+{
+    const struct touch *t = ctx;
+
+    memset(t->array + begin * t->elem_bytes, 0, (end - begin) * t->elem_bytes);
+}
+
+int haul_optim_first_touch(void *array, uint64_t n, uint64_t elem_bytes, unsigned nthreads)
+{
+    struct touch t = {.array = array, .elem_bytes = elem_bytes};
+
+    if (!array && n)
+        return hl_fail(-EINVAL, "haul_optim_first_touch: array is NULL");
+    if (elem_bytes && n > PTRDIFF_MAX / elem_bytes)
+        return hl_fail(-EINVAL, "haul_optim_first_touch: n is more than memory can hold");
+    hl_team_run(nthreads, n, touch_share, &t);
+    return 0;
+}
+
+struct hl_team_seat hl_team_seat(const struct hl_topo *topo, unsigned local_rank,
+                                 unsigned local_ranks, unsigned nthreads, unsigned i)
+{
+    uint64_t cores = hl_topo_cores(topo), first = cores * local_rank / local_ranks;
+    uint64_t mine = cores * (local_rank + 1) / local_ranks - first, core;
+
+    /* more ranks than cores: they share */
+    core = first + (mine ? mine * i / nthreads : 0);
+    return (struct hl_team_seat){.pu = hl_topo_core_pu(topo, (unsigned)core),
+                                 .node = hl_topo_core_node(topo, (unsigned)core)};
+}
+
+int hl_team_bind(unsigned local_rank, unsigned local_ranks, unsigned nthreads)
+{
+    struct hl_topo *topo;
+    int rc = hl_topo_open(NULL, &topo);
+
+    if (rc < 0)
+        return rc;
+    nthreads = resolve(nthreads);
+#pragma omp parallel num_threads(nthreads) reduction(min : rc)
+    {
+        struct hl_team_seat seat =
+            hl_team_seat(topo, local_rank, local_ranks, nthreads, (unsigned)omp_get_thread_num());
+        rc = hl_topo_bind_thread(seat.pu);
+    }
+    hl_topo_close(topo);
+    return rc < 0
+               ? hl_fail(rc, "binding %u update threads to cores: %s", nthreads, haul_strerror(rc))
+               : 0;
 }

@@ -21,3 +21,29 @@ unsigned hl_topo_team(const struct hl_topo *topo, unsigned local_ranks)
     (void)local_ranks;
     return 1;
 }
+
+unsigned hl_topo_cores(const struct hl_topo *topo)
+{
+    (void)topo;
+    return 1;
+}
+
+int hl_topo_core_pu(const struct hl_topo *topo, unsigned core)
+{
+    (void)topo;
+    (void)core;
+    return 0;
+}
+
+int hl_topo_core_node(const struct hl_topo *topo, unsigned core)
+{
+    (void)topo;
+    (void)core;
+    return -1;
+}
+
+int hl_topo_bind_thread(int pu)
+{
+    (void)pu;
+    return -ENOTSUP;
+}

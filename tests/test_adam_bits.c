@@ -126,5 +126,5 @@ Test(adam_bits, zeros_denormals_huge_values_infinities_and_nans)
 Test(adam_bits, team_sizes_one_to_five)
 {
     for (unsigned nthreads = 1; nthreads <= 5; nthreads++)
-        each_variant(5 * 4096 + 77, 2, ADAM_PLAIN, nthreads);
+        each_variant(9 * 4096 + 77, 2, ADAM_PLAIN, nthreads);
 }

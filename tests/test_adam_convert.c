@@ -109,7 +109,7 @@ Test(adam_convert, the_upper_half_of_split_is_the_bf16_parameter)
 
 Test(adam_convert, arrays_split_and_join)
 {
-    enum { n = 3 * 4096 + 5 };
+    enum { n = 9 * 4096 + 5 };
     static float src[n], back[n];
     static uint16_t hi[n], lo[n];
     uint64_t state = 1;
@@ -158,7 +158,7 @@ Test(adam_convert, every_variant_has_the_bits_of_c)
 
 Test(adam_convert, arrays_convert_alike_with_any_team)
 {
-    enum { n = 3 * 4096 + 100 };
+    enum { n = 9 * 4096 + 100 };
     static float from[n];
     static uint16_t one[n], three[n];
     uint64_t state = 1;

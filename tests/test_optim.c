@@ -256,7 +256,7 @@ Test(optim, cutting_a_range_into_calls_changes_no_bit)
 
 Test(optim, parts_have_their_own_rates)
 {
-    const uint64_t n = 5 * 4096 + 33;
+    const uint64_t n = 9 * 4096 + 33;
     const struct haul_optim_part parts[] = {
         {1000, 1e-2, 0}, {0, 5, 5}, {7, 3e-3, 0.5}, {n - 1007, 1e-4, 0.1}};
     struct haul_optim_arrays shape = plain_shape(n), a;
@@ -313,7 +313,7 @@ Test(optim, nans_are_stored_as_one_pattern)
 Test(optim, a_caller_that_flushes_denormals_gets_the_same_bits_and_its_mode_back)
 {
 #if defined(__x86_64__)
-    struct haul_optim_arrays shape = plain_shape(3 * 4096);
+    struct haul_optim_arrays shape = plain_shape(9 * 4096);
     struct haul_optim_step s = step_of(1, 1e-2, 0.1);
     struct adam_case kept, flushed;
     struct haul_optim opt;

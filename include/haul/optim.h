@@ -149,10 +149,23 @@ int haul_norm_accumulate(float *acc, const void *grad, enum haul_dtype dtype, ui
 
 /**
  * Threads that an update should use here: cores allowed by affinity and the cgroup's quota,
- * divided among local_ranks processes; at least 1. A launcher's OMP_NUM_THREADS is ignored.
+ * divided among local_ranks processes; at least 1. A launcher's OMP_NUM_THREADS is ignored; pass
+ * HAUL_THREADS_OPENMP as nthreads to follow it. What 0 stands for is found once and kept.
  */
 HAUL_API
 unsigned haul_optim_threads(unsigned local_ranks);
+
+/**
+ * Zero an array with the split that an update of n elements uses, so that pages not touched before rest
+ * on the NUMA node of the thread that will work on them.
+ *
+ * @param array       [out] (n,) of elem_bytes each
+ * @param nthreads    [in]  as in the updates that follow
+ *
+ * Errors     0, or -EINVAL
+ */
+HAUL_API HAUL_MUST_USE
+int haul_optim_first_touch(void *array, uint64_t n, uint64_t elem_bytes, unsigned nthreads);
 
 /* Name of the kernel variant in use: "c", "avx2", "avx512", "neon". HAUL_CPU_MASK in the environment
  * is an upper bound, read once. */

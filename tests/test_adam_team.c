@@ -1,0 +1,204 @@
+/* The team: shares, seats on recorded and synthetic machines, sizes, first touch. */
+#include <errno.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "haul/optim.h"
+#include "suite.h"
+#include "sys.h"
+#include "team.h"
+#include "topo.h"
+
+Test(adam_team, shares_cover_a_range_once_in_whole_grains)
+{
+    static const uint64_t sizes[] = {
+        0, 1, 4095, 4096, 40960, 1234567, UINT64_C(1) << 40, UINT64_C(1) << 60};
+
+    for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (unsigned n = 1; n <= 70; n++) {
+            uint64_t at = 0,
+                     most = sizes[s] / n / HL_TEAM_GRAIN * HL_TEAM_GRAIN + 2 * HL_TEAM_GRAIN;
+
+            for (unsigned i = 0; i < n; i++) {
+                uint64_t begin = hl_team_share(sizes[s], n, i),
+                         end = hl_team_share(sizes[s], n, i + 1);
+
+                cr_assert_eq(begin, at);
+                cr_assert_geq(end, begin);
+                cr_assert_leq(end - begin, most);
+                cr_assert_eq(begin % HL_TEAM_GRAIN, 0);
+                at = end;
+            }
+            cr_assert_eq(at, sizes[s]);
+        }
+}
+
+static void seats(const char *synthetic, const char *affinity, unsigned rank, unsigned ranks,
+                  unsigned nthreads, const char *want_pus, const char *want_nodes)
+{
+    struct hl_topo_opts opts = {.synthetic = synthetic, .affinity = affinity};
+    char pus[256] = "", nodes[256] = "";
+    struct hl_topo *topo;
+
+    cr_assert_eq(hl_topo_open(&opts, &topo), 0, "%s", haul_last_error());
+    for (unsigned i = 0; i < nthreads; i++) {
+        struct hl_team_seat seat = hl_team_seat(topo, rank, ranks, nthreads, i);
+
+        sprintf(pus + strlen(pus), " %d", seat.pu);
+        sprintf(nodes + strlen(nodes), " %d", seat.node);
+    }
+    cr_assert_str_eq(pus, want_pus);
+    cr_assert_str_eq(nodes, want_nodes);
+    hl_topo_close(topo);
+}
+
+#define TWO_NODES "numa:2 core:8 pu:1"
+#define SMT       "numa:2 core:4 pu:2"
+#define ONE_NODE  "numa:1 core:6 pu:1"
+
+Test(adam_team, seats_fill_nodes_in_the_order_of_shares)
+{
+    seats(TWO_NODES, NULL, 0, 1, 16, " 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15",
+          " 0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1");
+    seats(TWO_NODES, NULL, 0, 1, 4, " 0 4 8 12", " 0 0 1 1");
+    seats(TWO_NODES, NULL, 0, 1, 2, " 0 8", " 0 1");
+    seats(TWO_NODES, NULL, 0, 1, 1, " 0", " 0");
+    seats(ONE_NODE, NULL, 0, 1, 3, " 0 2 4", " 0 0 0");
+}
+
+Test(adam_team, smt_siblings_are_one_seat)
+{
+    seats(SMT, NULL, 0, 1, 8, " 0 2 4 6 8 10 12 14", " 0 0 0 0 1 1 1 1");
+}
+
+Test(adam_team, ranks_of_a_machine_sit_apart)
+{
+    seats(TWO_NODES, NULL, 0, 2, 8, " 0 1 2 3 4 5 6 7", " 0 0 0 0 0 0 0 0");
+    seats(TWO_NODES, NULL, 1, 2, 8, " 8 9 10 11 12 13 14 15", " 1 1 1 1 1 1 1 1");
+    seats(TWO_NODES, NULL, 3, 4, 2, " 12 14", " 1 1");
+    seats(ONE_NODE, NULL, 1, 4, 1, " 1", " 0");
+}
+
+Test(adam_team, seats_stay_within_the_affinity)
+{
+    seats(TWO_NODES, "2,3,9-11", 0, 1, 5, " 2 3 9 10 11", " 0 0 1 1 1");
+    seats(SMT, "1,3,5,13", 0, 1, 4, " 1 3 5 13", " 0 0 0 1");
+}
+
+Test(adam_team, more_threads_or_ranks_than_cores_share_seats)
+{
+    seats(ONE_NODE, NULL, 0, 1, 8, " 0 0 1 2 3 3 4 5", " 0 0 0 0 0 0 0 0");
+    seats(ONE_NODE, "4", 1, 3, 1, " 4", " 0");
+}
+
+static void count(void *ctx, uint64_t begin, uint64_t end)
+{
+    atomic_uint *calls = ctx;
+
+    atomic_fetch_add(calls, end > begin);
+}
+
+static unsigned calls_of(unsigned nthreads, uint64_t n)
+{
+    atomic_uint calls = 0;
+
+    hl_team_run(nthreads, n, count, &calls);
+    return calls;
+}
+
+Test(adam_team, the_callers_size_counts_and_small_ranges_stay_alone)
+{
+    cr_assert_eq(calls_of(3, 1 << 20), 3);
+    cr_assert_eq(calls_of(5, 1 << 20), 5);
+    cr_assert_eq(calls_of(5, HL_TEAM_ALONE - 1), 1);
+    cr_assert_eq(calls_of(1, 1 << 20), 1);
+    cr_assert_eq(calls_of(4, 0), 0);
+}
+
+Test(adam_team, omp_num_threads_is_followed_only_when_asked)
+{
+    omp_set_num_threads(7);
+    cr_assert_eq(calls_of(HAUL_THREADS_OPENMP, 1 << 20), 7);
+    cr_assert_eq(calls_of(0, 1 << 20), haul_optim_threads(1));
+}
+
+Test(adam_team, ranks_divide_the_cores)
+{
+    unsigned all = haul_optim_threads(1);
+
+    cr_assert_geq(all, 1);
+    cr_assert_eq(haul_optim_threads(0), all);
+    cr_assert_eq(haul_optim_threads(2), all > 1 ? all / 2 : 1);
+    cr_assert_eq(haul_optim_threads(100000), 1);
+}
+
+struct bound {
+    atomic_uint wrong;
+    unsigned nthreads;
+    struct hl_topo *topo;
+};
+
+static void check_bound(void *ctx, uint64_t begin, uint64_t end)
+{
+    struct bound *b = ctx;
+    struct hl_team_seat seat =
+        hl_team_seat(b->topo, 0, 1, b->nthreads, (unsigned)omp_get_thread_num());
+    cpu_set_t set;
+
+    (void)begin;
+    (void)end;
+    sched_getaffinity(0, sizeof set, &set);
+    if (CPU_COUNT(&set) != 1 || !CPU_ISSET((unsigned)seat.pu, &set))
+        atomic_fetch_add(&b->wrong, 1);
+}
+
+Test(adam_team, a_bound_team_stays_bound)
+{
+    struct bound b = {.nthreads = haul_optim_threads(1)};
+
+    if (b.nthreads < 2)
+        SKIP("a second core");
+    cr_assert_eq(hl_topo_open(NULL, &b.topo), 0);
+    cr_assert_eq(hl_team_bind(0, 1, b.nthreads), 0, "%s", haul_last_error());
+    for (int round = 0; round < 3; round++) {
+        hl_team_run(b.nthreads, 1 << 20, check_bound, &b);
+        cr_assert_eq(calls_of(b.nthreads, 100), 1);
+    }
+    cr_assert_eq(b.wrong, 0);
+    hl_topo_close(b.topo);
+}
+
+Test(adam_team, binding_reports_every_failure)
+{
+    for (int64_t nth = 1; nth < 100; nth++) {
+        int64_t mem = hl_sys_live(HL_SYS_MEM);
+        int rc;
+
+        if (hl_sys_fail_nth(nth, EPERM) < 0)
+            SKIP("the failure switch of sys.h");
+        rc = hl_team_bind(0, 1, 1);
+        if (!hl_sys_failed()) {
+            hl_sys_fail_nth(0, 0);
+            cr_assert_eq(rc, 0);
+            return;
+        }
+        hl_sys_fail_nth(0, 0);
+        cr_assert_eq(rc, -EPERM, "call %d: %d", (int)nth, rc);
+        cr_assert_eq(hl_sys_live(HL_SYS_MEM), mem);
+    }
+    cr_assert(0, "never passed");
+}
+
+Test(adam_team, first_touch_zeroes_and_refuses_nonsense)
+{
+    static unsigned char array[3 * 40000];
+
+    memset(array, 7, sizeof array);
+    cr_assert_eq(haul_optim_first_touch(array, 40000, 3, 2), 0);
+    for (unsigned i = 0; i < sizeof array; i++)
+        cr_assert_eq(array[i], 0);
+    cr_assert_eq(haul_optim_first_touch(NULL, 1, 4, 1), -EINVAL);
+    cr_assert_eq(haul_optim_first_touch(array, UINT64_MAX, 4, 1), -EINVAL);
+    cr_assert_eq(haul_optim_first_touch(NULL, 0, 4, 1), 0);
+}
