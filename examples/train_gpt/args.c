@@ -1,0 +1,303 @@
+/* args.c: one table of flags; parsing, help and the nearest flag of a typing error all come from it. */
+#include "args.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { COUNT, SIZE, NUMBER, TEXT, CHOICE, SWITCH };
+
+struct choice {
+    const char *name;
+    unsigned value;
+};
+
+struct flag {
+    const char *name; /* without the dashes */
+    enum kind kind;
+    size_t offset;
+    const char *help;
+    uint64_t min, max; /* COUNT and SIZE */
+    const struct choice *choices;
+};
+
+static const struct choice order_choices[] = {{"layer", ORDER_LAYER}, {"batch", ORDER_BATCH}, {0}};
+static const struct choice device_choices[] = {{"host", DEVICE_HOST}, {"cuda", DEVICE_CUDA}, {0}};
+static const struct choice offload_choices[] = {{"none", HAUL_OFFLOAD_NONE},
+                                                {"optimizer", HAUL_OFFLOAD_OPTIMIZER},
+                                                {"all", HAUL_OFFLOAD_ALL},
+                                                {0}};
+static const struct choice dtype_choices[] = {{"bf16", HAUL_BF16}, {"fp32", HAUL_FP32}, {0}};
+
+#define AT(field) offsetof(struct args, field)
+
+/* clang-format off */
+static const struct flag flags[] = {
+    {"data", TEXT, AT(data), "FILE  text to learn (any file; default: haul's own docs and sources)", 0, 0, NULL},
+    {"steps", COUNT, AT(steps), "N  steps to train (100)", 1, 1000000000, NULL},
+    {"layers", COUNT, AT(layers), "N  blocks (4)", 1, 4096, NULL},
+    {"dim", COUNT, AT(dim), "N  width of the model (128)", 1, 65536, NULL},
+    {"heads", COUNT, AT(heads), "N  attention heads; divides --dim (4)", 1, 65536, NULL},
+    {"seq", COUNT, AT(seq), "N  tokens in a sequence (128)", 1, 1 << 20, NULL},
+    {"batch", COUNT, AT(batch), "N  sequences in a step (8)", 1, 1 << 20, NULL},
+    {"accum", COUNT, AT(accum), "N  micro-batches that a step is cut into; divides --batch (1)", 1, 1 << 20, NULL},
+    {"order", CHOICE, AT(order), "layer|batch  all micro-batches unit by unit, or one after the other (layer)", 0, 0, order_choices},
+    {"stage", COUNT, AT(stage), "0..3  what is sharded over ranks (3)", 0, 3, NULL},
+    {"offload", CHOICE, AT(offload), "none|optimizer|all  what leaves the device (all)", 0, 0, offload_choices},
+    {"device", CHOICE, AT(device), "host|cuda  host emulates a device on the CPU (host)", 0, 0, device_choices},
+    {"device-mem", SIZE, AT(device_mem_bytes), "SIZE  device memory, 24GB or 512MiB (no cap)", 1, INT64_MAX, NULL},
+    {"host-mem", SIZE, AT(host_mem_bytes), "SIZE  host memory for what is offloaded (what is free)", 1, INT64_MAX, NULL},
+    {"link-gbps", NUMBER, AT(link_gbps), "X  speed of the emulated link, 1e9 bytes/s each way (as fast as memcpy)", 0, 0, NULL},
+    {"window", COUNT, AT(window), "N  units on the device at once, with --offload all (2)", 1, 4096, NULL},
+    {"dtype", CHOICE, AT(dtype), "bf16|fp32  of the parameters (bf16)", 0, 0, dtype_choices},
+    {"grad-dtype", CHOICE, AT(grad_dtype), "bf16|fp32  in which gradients leave the device (that of --dtype)", 0, 0, dtype_choices},
+    {"lr", NUMBER, AT(lr), "X  learning rate after 20 steps of warm-up (0.002)", 0, 0, NULL},
+    {"clip", NUMBER, AT(clip), "X  clip the gradient to this global norm; 0: never (1)", 0, 0, NULL},
+    {"seed", COUNT, AT(seed), "N  fixes weights and batches (1)", 0, INT64_MAX, NULL},
+    {"threads", COUNT, AT(threads), "N  threads of the optimizer (cores allowed)", 1, 1024, NULL},
+    {"no-recompute", SWITCH, AT(no_recompute), " keep all activations instead of computing each block's again", 0, 0, NULL},
+    {"no-overlap", SWITCH, AT(no_overlap), " each step waits for its own updates", 0, 0, NULL},
+    {"plan-only", SWITCH, AT(plan_only), " print what would be reserved, and end", 0, 0, NULL},
+    {"jsonl", TEXT, AT(jsonl), "FILE  one JSON object per step, and a summary", 0, 0, NULL},
+    {"digest", SWITCH, AT(digest), " print a fingerprint of parameters and moments last", 0, 0, NULL},
+    {"quiet", SWITCH, AT(quiet), " no progress and no closing table", 0, 0, NULL},
+    {"help", SWITCH, AT(help), " this text", 0, 0, NULL},
+};
+/* clang-format on */
+
+#define NFLAGS   (sizeof flags / sizeof *flags)
+#define MAX_NAME 32
+
+static unsigned min3(unsigned a, unsigned b, unsigned c)
+{
+    unsigned m = a < b ? a : b;
+
+    return m < c ? m : c;
+}
+
+/* Levenshtein's distance of a to b, b shorter than MAX_NAME. */
+static unsigned distance(const char *a, const char *b)
+{
+    unsigned row[MAX_NAME];
+    size_t nb = strlen(b);
+
+    for (size_t j = 0; j <= nb; j++)
+        row[j] = (unsigned)j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        unsigned diagonal = row[0];
+
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= nb; j++) {
+            unsigned above = row[j];
+
+            row[j] = min3(above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
+            diagonal = above;
+        }
+    }
+    return row[nb];
+}
+
+static const char *nearest_flag(const char *name)
+{
+    const struct flag *best = &flags[0];
+
+    for (size_t f = 1; f < NFLAGS; f++)
+        if (distance(name, flags[f].name) < distance(name, best->name))
+            best = &flags[f];
+    return best->name;
+}
+
+static int usage(const char *flag, const char *text, const char *value)
+{
+    fprintf(stderr, "train_gpt: --%s: %s, not '%.60s'\n", flag, text, value);
+    return EXIT_USAGE;
+}
+
+static int set_number(const struct flag *flag, const char *text, double *out)
+{
+    char *end;
+    double value = strtod(text, &end);
+
+    if (end == text || *end != '\0' || !isfinite(value) || value < 0)
+        return usage(flag->name, "takes a number, 0 or more", text);
+    *out = value;
+    return EXIT_OK;
+}
+
+static int set_choice(const struct flag *flag, const char *text, unsigned *out)
+{
+    char names[80];
+    size_t at = 0;
+
+    for (const struct choice *c = flag->choices; c->name != NULL; c++) {
+        if (strcmp(text, c->name) == 0) {
+            *out = c->value;
+            return EXIT_OK;
+        }
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at > 0 ? ", " : "", c->name);
+    }
+    fprintf(stderr, "train_gpt: --%s: one of %s, not '%.60s'\n", flag->name, names, text);
+    return EXIT_USAGE;
+}
+
+static int set_count(const struct flag *flag, const char *text, uint64_t *out)
+{
+    uint64_t value;
+    int rc = flag->kind == SIZE ? haul_parse_size(text, &value) : haul_parse_count(text, &value);
+    char range[80];
+
+    if (rc < 0) {
+        fprintf(stderr, "train_gpt: --%s: %s\n", flag->name, haul_last_error());
+        return EXIT_USAGE;
+    }
+    if (value < flag->min || value > flag->max) {
+        snprintf(range, sizeof range, "takes %llu to %llu", (unsigned long long)flag->min,
+                 (unsigned long long)flag->max);
+        return usage(flag->name, range, text);
+    }
+    *out = value;
+    return EXIT_OK;
+}
+
+static int set(const struct flag *flag, const char *text, struct args *out)
+{
+    void *field = (char *)out + flag->offset;
+
+    switch (flag->kind) {
+    case COUNT:
+    case SIZE:
+        return set_count(flag, text, field);
+    case NUMBER:
+        return set_number(flag, text, field);
+    case TEXT:
+        *(const char **)field = text;
+        break;
+    case CHOICE:
+        return set_choice(flag, text, field);
+    case SWITCH:
+        *(bool *)field = true;
+        break;
+    }
+    return EXIT_OK;
+}
+
+/* The flag that word names, "--name" or "--name=value"; *value points past the '=' or is NULL. */
+static const struct flag *find_flag(const char *word, const char **value)
+{
+    const char *name = word + 2, *equals = strchr(name, '=');
+    size_t n = equals != NULL ? (size_t)(equals - name) : strlen(name);
+
+    *value = equals != NULL ? equals + 1 : NULL;
+    for (size_t f = 0; f < NFLAGS; f++)
+        if (strlen(flags[f].name) == n && strncmp(flags[f].name, name, n) == 0)
+            return &flags[f];
+    return NULL;
+}
+
+/* One flag at argv[i]; *used: words taken. */
+static int parse_word(char **argv, int i, struct args *out, int *used)
+{
+    const struct flag *flag;
+    const char *value;
+
+    if (strncmp(argv[i], "--", 2) != 0) {
+        fprintf(stderr, "train_gpt: '%.60s' is not a flag; try --help\n", argv[i]);
+        return EXIT_USAGE;
+    }
+    flag = find_flag(argv[i], &value);
+    if (flag == NULL) {
+        fprintf(stderr, "train_gpt: no flag '%.60s'; the nearest is --%s (try --help)\n", argv[i],
+                nearest_flag(argv[i] + 2));
+        return EXIT_USAGE;
+    }
+    *used = 1;
+    if (flag->kind == SWITCH && value != NULL)
+        return usage(flag->name, "takes no value", value);
+    if (flag->kind != SWITCH && value == NULL) {
+        value = argv[i + 1];
+        *used = 2;
+        if (value == NULL) {
+            fprintf(stderr, "train_gpt: --%s needs a value\n", flag->name);
+            return EXIT_USAGE;
+        }
+    }
+    return set(flag, value, out);
+}
+
+static int contradiction(const char *text)
+{
+    fprintf(stderr, "train_gpt: %s\n", text);
+    return EXIT_USAGE;
+}
+
+/* Flags that cannot stand together; fills in what depends on another flag. */
+static int check(struct args *args)
+{
+    if (args->dim % args->heads != 0) {
+        fprintf(stderr, "train_gpt: --dim %llu is not divisible by --heads %llu\n",
+                (unsigned long long)args->dim, (unsigned long long)args->heads);
+        return EXIT_USAGE;
+    }
+    if (args->batch % args->accum != 0) {
+        fprintf(stderr, "train_gpt: --batch %llu is not divisible by --accum %llu\n",
+                (unsigned long long)args->batch, (unsigned long long)args->accum);
+        return EXIT_USAGE;
+    }
+    if (args->batch / args->accum * args->seq > INT32_MAX)
+        return contradiction("--batch / --accum * --seq: over 2^31 tokens in a micro-batch");
+    if (args->grad_dtype == HAUL_DTYPE_NONE)
+        args->grad_dtype = args->dtype;
+    if (args->dtype == HAUL_FP32 && args->grad_dtype != HAUL_FP32)
+        return contradiction("--grad-dtype bf16 with --dtype fp32: FP32 parameters have FP32 "
+                             "gradients");
+    if (args->window != 0 && args->offload != HAUL_OFFLOAD_ALL)
+        return contradiction("--window needs --offload all: otherwise every unit stays on the "
+                             "device");
+    if (args->plan_only && (args->digest || args->jsonl != NULL))
+        return contradiction("--plan-only trains nothing: leave out --digest and --jsonl");
+    return EXIT_OK;
+}
+
+int args_parse(int argc, char **argv, struct args *out)
+{
+    struct args args = {.steps = 100,
+                        .layers = 4,
+                        .dim = 128,
+                        .heads = 4,
+                        .seq = 128,
+                        .batch = 8,
+                        .accum = 1,
+                        .stage = 3,
+                        .seed = 1,
+                        .lr = 0.002,
+                        .clip = 1,
+                        .offload = HAUL_OFFLOAD_ALL,
+                        .dtype = HAUL_BF16};
+    int used, rc;
+
+    for (int i = 1; i < argc; i += used) {
+        rc = parse_word(argv, i, &args, &used);
+        if (rc != EXIT_OK)
+            return rc;
+    }
+    rc = args.help ? EXIT_OK : check(&args);
+    if (rc == EXIT_OK)
+        *out = args;
+    return rc;
+}
+
+void args_print_help(void)
+{
+    puts("train_gpt: train a GPT on the bytes of any file, its state carried by haul.\n\n"
+         "usage: train_gpt [--flag value | --flag=value]...\n");
+    for (size_t f = 0; f < NFLAGS; f++) {
+        const char *words = strstr(flags[f].help, "  ");
+        char left[64];
+        int n = words == NULL ? 0 : (int)(words - flags[f].help);
+
+        snprintf(left, sizeof left, "--%s %.*s", flags[f].name, n, flags[f].help);
+        printf("  %-28s %s\n", left, words == NULL ? flags[f].help + 1 : words + 2);
+    }
+}

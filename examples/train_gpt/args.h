@@ -1,0 +1,45 @@
+/*
+ * args.h: the command line of train_gpt.
+ */
+#ifndef TRAIN_GPT_ARGS_H
+#define TRAIN_GPT_ARGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "haul/haul.h"
+
+enum order { ORDER_LAYER = 0, ORDER_BATCH };
+enum device_kind { DEVICE_HOST = 0, DEVICE_CUDA };
+
+/* Exit codes of the project's programs. */
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_ENVIRONMENT = 3 };
+
+struct args {
+    const char *data;  /* NULL: the project's own text */
+    const char *jsonl; /* NULL: none */
+    uint64_t steps, layers, dim, heads, seq;
+    uint64_t batch; /* sequences in a step */
+    uint64_t accum; /* micro-batches in a step */
+    uint64_t stage, window, threads, seed;
+    uint64_t device_mem_bytes, host_mem_bytes; /* 0: whatever there is */
+    double lr, clip, link_gbps;                /* clip 0: none; link_gbps 0: as fast as memcpy */
+    unsigned order;                            /* enum order */
+    unsigned device;                           /* enum device_kind */
+    unsigned offload;                          /* enum haul_offload */
+    unsigned dtype, grad_dtype;                /* enum haul_dtype */
+    bool no_recompute, no_overlap, digest, quiet, plan_only, help;
+};
+
+/**
+ * Read the command line.
+ *
+ * @param out  [out] every field set, defaults where no flag was given
+ *
+ * Returns EXIT_OK, or EXIT_USAGE after one line on stderr.
+ */
+int args_parse(int argc, char **argv, struct args *out);
+
+/* The flags, one a line, on stdout. */
+void args_print_help(void);
+
+#endif

@@ -1,0 +1,117 @@
+/*
+ * train_gpt.c: train a GPT on the bytes of any file, its state carried by haul.
+ *
+ * An ordinary user of the library: only haul's public headers. Ctrl-C finishes the step and prints the
+ * closing table; a second one ends at once.
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include "data.h"
+#include "progress.h"
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig)
+{
+    interrupted = 1;
+}
+
+/* The handler serves once: a second Ctrl-C has its usual effect. */
+static void catch_interrupt(void)
+{
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+
+    sigaction(SIGINT, &action, NULL);
+}
+
+static int failed(void)
+{
+    fprintf(stderr, "train_gpt: %s\n", haul_last_error());
+    return EXIT_FAILED;
+}
+
+static int train(const struct args *args, const struct data *data, struct trainer *t,
+                 struct progress *progress)
+{
+    double loss;
+
+    for (uint64_t step = 1; step <= args->steps && !interrupted; step++) {
+        struct haul_report report = {.struct_size = sizeof report};
+
+        if (data_read_step(data, args->seed, step, args->batch, args->seq, t->tokens) < 0)
+            return EXIT_FAILED;
+        if (trainer_step(t, step, &loss, &report) < 0)
+            return failed();
+        progress_step(progress, step, loss, &report);
+    }
+    return EXIT_OK;
+}
+
+static int close_run(const struct args *args, struct trainer *t, struct progress *progress)
+{
+    uint64_t digest = 0;
+    int rc;
+
+    if (haul_engine_sync(t->engine) < 0)
+        return failed();
+    if ((args->digest || args->jsonl != NULL) && haul_engine_digest(t->engine, &digest) < 0)
+        return failed();
+    rc = progress_end(progress, t, digest);
+    if (rc == EXIT_OK && args->digest)
+        printf("digest %016" PRIx64 "\n", digest);
+    return rc;
+}
+
+static int run_opened(const struct args *args, const struct data *data, struct trainer *t)
+{
+    struct progress progress;
+    int rc;
+
+    if (args->plan_only)
+        return progress_plan(t);
+    rc = progress_open(args, &progress);
+    if (rc != EXIT_OK)
+        return rc;
+    catch_interrupt();
+    rc = train(args, data, t, &progress);
+    if (rc == EXIT_OK)
+        rc = close_run(args, t, &progress);
+    progress_close(&progress);
+    return rc;
+}
+
+static int run(const struct args *args)
+{
+    struct trainer trainer;
+    struct data data;
+    int rc;
+
+    if (data_open(args->data, args->seq, &data) < 0)
+        return EXIT_FAILED;
+    rc = trainer_open(args, &trainer);
+    if (rc == EXIT_OK) {
+        rc = run_opened(args, &data, &trainer);
+        trainer_close(&trainer);
+    }
+    data_close(&data);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct args args;
+    int rc = args_parse(argc, argv, &args);
+
+    if (rc != EXIT_OK)
+        return rc;
+    if (args.help) {
+        args_print_help();
+        return EXIT_OK;
+    }
+    rc = run(&args);
+    if (fflush(stdout) != 0 && rc == EXIT_OK) {
+        perror("train_gpt: stdout");
+        rc = EXIT_FAILED;
+    }
+    return rc;
+}

@@ -1,0 +1,348 @@
+/* trainer.c: see trainer.h. */
+#include "trainer.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "data.h"
+
+#define WARMUP_STEPS 20
+#define WEIGHT_DECAY 0.01
+
+/* Parameter groups: what weight decay applies to, and norms and biases. */
+enum { GROUP_MATRICES = 0, GROUP_VECTORS, NGROUPS };
+
+double trainer_lr(const struct args *args, uint64_t step)
+{
+    return step < WARMUP_STEPS ? args->lr * (double)step / WARMUP_STEPS : args->lr;
+}
+
+/* --- the trainer's own device memory --- */
+
+/* count elements of size bytes each at *at, 64-byte aligned. Saturates. */
+static uint64_t cut(uint64_t *at, uint64_t count, uint64_t size)
+{
+    uint64_t start = *at, n;
+
+    if (__builtin_mul_overflow(count, size, &n) || __builtin_add_overflow(n, 63, &n) ||
+        __builtin_add_overflow(start, n & ~63ull, at))
+        *at = UINT64_MAX;
+    return start;
+}
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    uint64_t n;
+
+    return __builtin_mul_overflow(a, b, &n) ? UINT64_MAX : n;
+}
+
+static uint64_t largest_unit_elems(const struct gpt_shape *shape)
+{
+    uint64_t embed = gpt_unit_elems(shape, GPT_EMBED), block = gpt_unit_elems(shape, GPT_BLOCK);
+
+    return embed > block ? embed : block;
+}
+
+static void *offset(void *base, uint64_t bytes)
+{
+    return base == NULL ? NULL : (char *)base + bytes;
+}
+
+/* Lay the arena out from base; with base NULL only its size is found. -EOVERFLOW: beyond counting. */
+static int lay_out_arena(const struct args *args, const struct gpt_shape *shape, void *base,
+                         struct arena *out)
+{
+    uint64_t rows = shape->batch * shape->seq * shape->dim, at = 0;
+    uint64_t kept = args->order == ORDER_LAYER ? args->accum : 1;
+    uint64_t nacts = args->no_recompute ? kept * shape->layers : 1;
+
+    out->base = base;
+    out->tokens = offset(base, cut(&at, args->batch * (args->seq + 1), 1));
+    out->losses = offset(base, cut(&at, args->accum, sizeof(double)));
+    out->weights = NULL;
+    if (args->dtype != HAUL_FP32)
+        out->weights = offset(base, cut(&at, largest_unit_elems(shape), sizeof(real)));
+    out->boundaries = offset(base, cut(&at, times(kept * (shape->layers + 2), rows), sizeof(real)));
+    out->dboundary = offset(base, cut(&at, times(kept, rows), sizeof(real)));
+    out->acts = offset(base, cut(&at, times(nacts, gpt_block_acts_elems(shape)), sizeof(real)));
+    out->scratch = offset(base, cut(&at, gpt_scratch_elems(shape), sizeof(real)));
+    out->bytes = at;
+    return at == UINT64_MAX || at > INT64_MAX ? -EOVERFLOW : 0;
+}
+
+static int open_arena(struct trainer *t)
+{
+    void *base;
+    int rc = haul_device_alloc(t->device, t->arena.bytes, &base);
+
+    if (rc < 0)
+        return rc;
+    rc = lay_out_arena(t->args, &t->shape, base, &t->arena);
+    gpt_scratch_bind(&t->shape, t->arena.scratch, &t->scratch);
+    return rc;
+}
+
+/* --- device and engine --- */
+
+static int open_device(struct trainer *t)
+{
+    struct haul_device_host_opts opts;
+
+    haul_device_host_opts_init(&opts);
+    opts.mem_bytes = t->args->device_mem_bytes;
+    opts.h2d_bytes_per_s = opts.d2h_bytes_per_s = t->args->link_gbps * 1e9;
+    return haul_device_host_open(&opts, &t->device);
+}
+
+static int open_engine(struct trainer *t)
+{
+    const struct args *args = t->args;
+    struct haul_engine_opts opts;
+
+    haul_engine_opts_init(&opts);
+    opts.device = t->device;
+    opts.stage = (uint32_t)args->stage;
+    opts.offload = (enum haul_offload)args->offload;
+    opts.grad_dtype = (enum haul_dtype)args->grad_dtype;
+    opts.optim.beta2 = 0.95;
+    opts.ngroups = NGROUPS;
+    opts.device_mem_bytes = args->device_mem_bytes;
+    opts.host_mem_bytes = args->host_mem_bytes;
+    opts.trainer_device_bytes = t->arena.bytes;
+    opts.passes = args->order == ORDER_BATCH ? (uint32_t)args->accum : 1;
+    opts.window = args->window != 0 ? (uint32_t)args->window : opts.window;
+    opts.nthreads = (uint32_t)args->threads;
+    opts.overlap = !args->no_overlap;
+    return haul_engine_open(&opts, &t->engine);
+}
+
+static void name_unit(const struct trainer *t, uint32_t u, char *out, size_t size)
+{
+    if (trainer_kind(t, u) == GPT_BLOCK)
+        snprintf(out, size, "block.%u", u - 1);
+    else
+        snprintf(out, size, "%s", u == 0 ? "embed" : "final");
+}
+
+static int add_unit(struct trainer *t, uint32_t u)
+{
+    enum gpt_unit kind = trainer_kind(t, u);
+    struct haul_tensor tensors[GPT_MAX_TENSORS] = {0};
+    struct gpt_tensor tensor;
+    char name[32];
+    struct haul_unit_desc desc = {.struct_size = sizeof desc,
+                                  .name = name,
+                                  .tensors = tensors,
+                                  .ntensors = gpt_unit_ntensors(kind),
+                                  .grad_dtype = HAUL_FP32};
+
+    name_unit(t, u, name, sizeof name);
+    for (uint32_t i = 0; i < desc.ntensors; i++) {
+        gpt_unit_tensor(&t->shape, kind, i, &tensor);
+        tensors[i] = (struct haul_tensor){.name = tensor.name,
+                                          .ndims = tensor.ndims,
+                                          .shape = {tensor.shape[0], tensor.shape[1]},
+                                          .dtype = (enum haul_dtype)t->args->dtype,
+                                          .group = tensor.decay ? GROUP_MATRICES : GROUP_VECTORS};
+    }
+    return haul_engine_add_unit(t->engine, &desc, &t->units[u]);
+}
+
+static int add_units(struct trainer *t)
+{
+    struct haul_unit **visits = calloc(t->nvisits, sizeof *visits);
+    int rc = visits == NULL ? -ENOMEM : 0;
+
+    for (uint32_t u = 0; rc == 0 && u < t->nunits; u++)
+        rc = add_unit(t, u);
+    for (uint32_t v = 0; rc == 0 && v < t->nvisits; v++)
+        visits[v] = t->units[v % t->nunits];
+    if (rc == 0)
+        rc = haul_engine_visits(t->engine, visits, t->nvisits);
+    free(visits);
+    return rc;
+}
+
+/* --- fresh weights --- */
+
+struct filling {
+    const struct trainer *trainer;
+    uint64_t seed;
+};
+
+/* A normal number for each (seed, tensor, i), by Box and Muller: pieces may come in any order. */
+static double normal(uint64_t seed, uint64_t stream, uint64_t i)
+{
+    double u = 1 - (double)(data_hash(seed, stream, 2 * i) >> 11) * 0x1p-53;
+    double v = (double)(data_hash(seed, stream, 2 * i + 1) >> 11) * 0x1p-53;
+
+    return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
+}
+
+static uint32_t unit_index(const struct trainer *t, const char *name)
+{
+    char each[32];
+
+    for (uint32_t u = 0; u < t->nunits; u++) {
+        name_unit(t, u, each, sizeof each);
+        if (strcmp(each, name) == 0)
+            return u;
+    }
+    return 0;
+}
+
+static int fill_tensor(void *user, const char *unit, uint32_t tensor, uint64_t first, uint64_t n,
+                       float *out)
+{
+    const struct filling *filling = user;
+    const struct trainer *t = filling->trainer;
+    uint32_t u = unit_index(t, unit);
+    struct gpt_tensor info;
+
+    gpt_unit_tensor(&t->shape, trainer_kind(t, u), tensor, &info);
+#pragma omp parallel for schedule(static) num_threads(t->shape.nthreads)
+    for (uint64_t i = 0; i < n; i++) {
+        out[i] = (float)info.init_value;
+        if (info.init_std > 0)
+            out[i] =
+                (float)(info.init_std *
+                        normal(filling->seed, (uint64_t)u * GPT_MAX_TENSORS + tensor, first + i));
+    }
+    return 0;
+}
+
+/* Batches are drawn from the seed itself, weights from its complement. */
+static int fill(struct trainer *t)
+{
+    struct filling filling = {t, ~t->args->seed};
+
+    return haul_engine_fill(t->engine, fill_tensor, &filling);
+}
+
+/* --- open and close --- */
+
+static int allocate_host(struct trainer *t)
+{
+    const struct args *args = t->args;
+
+    t->jobs = calloc(TRAINER_JOBS, sizeof *t->jobs);
+    t->units = calloc(t->nunits, sizeof(struct haul_unit *));
+    t->tokens = malloc(args->batch * (args->seq + 1));
+    t->losses = calloc(args->accum, sizeof *t->losses);
+    return t->jobs == NULL || t->units == NULL || t->tokens == NULL || t->losses == NULL ? -ENOMEM
+                                                                                         : 0;
+}
+
+static int open_rest(struct trainer *t)
+{
+    int rc = open_device(t);
+
+    if (rc == 0)
+        rc = open_engine(t);
+    if (rc == 0)
+        rc = add_units(t);
+    if (rc < 0 || t->args->plan_only)
+        return rc;
+    rc = haul_engine_build(t->engine);
+    if (rc == 0)
+        rc = open_arena(t);
+    if (rc == 0)
+        rc = haul_device_stream_open(t->device, &t->stream);
+    return rc < 0 ? rc : fill(t);
+}
+
+static int refuse_cuda(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+
+    if (driver == NULL)
+        fprintf(stderr, "train_gpt: --device cuda: no CUDA driver here (libcuda.so.1 does not "
+                        "load); install NVIDIA's driver, or use --device host (emulated)\n");
+    else
+        fprintf(stderr, "train_gpt: --device cuda: this build computes on the CPU only; use "
+                        "--device host (emulated)\n");
+    if (driver != NULL)
+        dlclose(driver);
+    return EXIT_ENVIRONMENT;
+}
+
+int trainer_open(const struct args *args, struct trainer *out)
+{
+    struct trainer *t = out;
+    uint32_t layers = (uint32_t)args->layers;
+    int rc;
+
+    if (args->device == DEVICE_CUDA)
+        return refuse_cuda();
+    *t = (struct trainer){.args = args, .nunits = layers + 2, .nvisits = layers + 3};
+    t->shape = (struct gpt_shape){.layers = args->layers,
+                                  .dim = args->dim,
+                                  .heads = args->heads,
+                                  .seq = args->seq,
+                                  .batch = args->batch / args->accum,
+                                  .nthreads = haul_optim_threads(1)};
+    gpt_model_init();
+    if (lay_out_arena(args, &t->shape, NULL, &t->arena) < 0) {
+        fprintf(stderr, "train_gpt: activations of more than 2^63 bytes; lower --batch, --seq, "
+                        "--dim or --layers\n");
+        return EXIT_USAGE;
+    }
+    rc = allocate_host(t);
+    if (rc == 0)
+        rc = open_rest(t);
+    if (rc == 0)
+        return EXIT_OK;
+    fprintf(stderr, "train_gpt: %s\n",
+            haul_last_error()[0] != '\0' ? haul_last_error() : haul_strerror(rc));
+    trainer_close(t);
+    return EXIT_FAILED;
+}
+
+void trainer_close(struct trainer *t)
+{
+    if (t->stream != NULL)
+        haul_device_stream_close(t->device, t->stream);
+    haul_engine_close(t->engine);
+    haul_device_free(t->device, t->arena.base);
+    haul_device_close(t->device);
+    free(t->jobs);
+    free(t->units);
+    free(t->tokens);
+    free(t->losses);
+}
+
+/* --- a step --- */
+
+int trainer_step(struct trainer *t, uint64_t step, double *loss, struct haul_report *report)
+{
+    const struct args *args = t->args;
+    double lr = trainer_lr(args, step), sum = 0;
+    struct haul_group_step groups[NGROUPS] = {
+        [GROUP_MATRICES] = {lr, WEIGHT_DECAY}, [GROUP_VECTORS] = {lr, 0}};
+    struct haul_step end = {.struct_size = sizeof end,
+                            .groups = groups,
+                            .clip_norm = args->clip,
+                            .grad_scale = 1.0 / (double)args->accum};
+    int rc;
+
+    rc = haul_device_copy_h2d(t->device, t->arena.tokens, t->tokens, args->batch * (args->seq + 1),
+                              t->stream);
+    if (rc == 0)
+        rc = passes_queue(t);
+    if (rc == 0)
+        rc = haul_device_copy_d2h(t->device, t->losses, t->arena.losses,
+                                  args->accum * sizeof *t->losses, t->stream);
+    if (rc == 0)
+        rc = haul_device_stream_sync(t->device, t->stream);
+    if (rc == 0)
+        rc = haul_engine_step(t->engine, &end, report);
+    if (rc < 0)
+        return rc;
+    for (uint64_t m = 0; m < args->accum; m++)
+        sum += t->losses[m];
+    *loss = sum / (double)args->accum;
+    return 0;
+}

@@ -1,0 +1,85 @@
+/*
+ * trainer.h: the model on a device, its state carried by the engine.
+ *
+ *   trainer_open   device, engine, units, plan and reserve, the trainer's own device memory, weights
+ *   trainer_step   queue a step's passes on the stream (passes.c), end it, read the losses
+ *   trainer_close
+ *
+ * Everything that computes runs as a function queued on the device's stream.
+ */
+#ifndef TRAIN_GPT_TRAINER_H
+#define TRAIN_GPT_TRAINER_H
+
+#include "args.h"
+#include "model.h"
+
+/* The trainer's own device memory, one allocation cut in this order. "Kept" micro-batches are all of a
+ * step's with --order layer, one with --order batch. */
+struct arena {
+    void *base;
+    uint64_t bytes;
+    uint8_t *tokens;  /* (batch, seq + 1) of the step */
+    double *losses;   /* (accum,) */
+    real *weights;    /* the acquired unit widened to FP32; NULL with --dtype fp32 */
+    real *boundaries; /* (kept, layers + 2, M, C): inputs of the blocks, final norm and head */
+    real *dboundary;  /* (kept, M, C): gradient travelling backward */
+    real *acts;       /* (kept, layers) block activations, or one when recomputed */
+    real *scratch;
+};
+
+/* Jobs that may be queued before the trainer waits for the stream. */
+#define TRAINER_JOBS 4096
+
+/* One function queued on the stream, with all that it needs. */
+struct job {
+    struct trainer *trainer;
+    uint32_t visit, micro; /* micro: which micro-batch of the step */
+    bool backward;
+    const void *raw[GPT_MAX_TENSORS]; /* the parameters as the engine shows them */
+    const real *w[GPT_MAX_TENSORS];
+    real *g[GPT_MAX_TENSORS];
+};
+
+struct trainer {
+    const struct args *args;
+    struct gpt_shape shape; /* of a micro-batch */
+    struct haul_device *device;
+    void *stream;
+    struct haul_engine *engine;
+    struct haul_unit **units; /* (layers + 2,): embed, block.0.., final */
+    uint32_t nunits;
+    uint32_t nvisits; /* embed, blocks, final, embed again as the head */
+    struct arena arena;
+    struct gpt_scratch scratch;
+    struct job *jobs; /* (TRAINER_JOBS,) queued since the stream was last known to be done */
+    uint32_t njobs;
+    uint8_t *tokens; /* (batch, seq + 1), host */
+    double *losses;  /* (accum,), host */
+};
+
+/* Learning rate of a step, from 1: a fixed warm-up, then level, so that it does not depend on --steps. */
+double trainer_lr(const struct args *args, uint64_t step);
+
+/* Unit u's kind. */
+static inline enum gpt_unit trainer_kind(const struct trainer *t, uint32_t u)
+{
+    return u == 0 ? GPT_EMBED : u + 1 == t->nunits ? GPT_FINAL : GPT_BLOCK;
+}
+
+/**
+ * Open everything but the data. With --plan-only the engine is not built and holds the plan alone.
+ *
+ * Returns EXIT_OK, or another exit code after a message on stderr; nothing is left open then.
+ */
+int trainer_open(const struct args *args, struct trainer *out);
+void trainer_close(struct trainer *t);
+
+/* Train on t->tokens. *loss: mean over the step's tokens. Errors of haul; haul_last_error() says more. */
+HAUL_MUST_USE
+int trainer_step(struct trainer *t, uint64_t step, double *loss, struct haul_report *report);
+
+/* passes.c: queue forward and backward of a whole step. */
+HAUL_MUST_USE
+int passes_queue(struct trainer *t);
+
+#endif
