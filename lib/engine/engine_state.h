@@ -199,6 +199,7 @@ struct haul_engine {
     struct hl_order order;
     uint64_t pos;              /* next expected position; under lock */
     int64_t demand;            /* unit the trainer waits for, not in the window; -1; under lock */
+    bool hungry;               /* the pump would fetch more if a frame came free; under lock */
     _Atomic uint32_t nupdated; /* units in state UPDATED */
 
     uint32_t nheld; /* distinct units held */

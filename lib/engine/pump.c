@@ -57,18 +57,18 @@ static bool in_window(const struct haul_engine *e, uint32_t unit)
 }
 
 /* Under lock: the next unit to fetch and the frame for it; -1 when there is nothing to do now. What the
- * trainer waits for comes first, then the order, as far as updates are done and frames are free. */
+ * trainer waits for comes first, then the order, as far as updates are done and frames are free. `hungry`
+ * is left set when a release may change the answer. */
 static int choose(struct haul_engine *e, uint32_t *unit)
 {
     uint64_t len = hl_order_len(&e->order);
 
+    e->hungry = true;
     if (e->demand >= 0 && !in_window(e, (uint32_t)e->demand)) {
         *unit = (uint32_t)e->demand;
         return hl_order_victim(&e->order, e->pos, e->pos, e->frame, e->nframes);
     }
-    if (!e->opts.overlap)
-        return -1;
-    for (uint64_t k = e->pos; k < len && k < e->pos + 2ull * e->nframes; k++) {
+    for (uint64_t k = e->pos; e->opts.overlap && k < len && k < e->pos + 2ull * e->nframes; k++) {
         *unit = hl_order_unit(&e->order, k);
         if (in_window(e, *unit))
             continue;
@@ -76,6 +76,7 @@ static int choose(struct haul_engine *e, uint32_t *unit)
             return -1;
         return hl_order_victim(&e->order, e->pos, k, e->frame, e->nframes);
     }
+    e->hungry = e->opts.overlap && e->nframes < e->nunits;
     return -1;
 }
 

@@ -172,8 +172,10 @@ int haul_unit_release(struct haul_unit *u, void *stream)
     if (u->frame >= 0) {
         hl_spin_lock(&e->lock);
         e->frame[u->frame].pinned = 0;
+        bool hungry = e->hungry;
         hl_spin_unlock(&e->lock);
-        hl_gate_wake(&e->gate);
+        if (hungry)
+            hl_gate_wake(&e->gate);
     }
     u->frame = -1;
     u->held = 0;
