@@ -305,7 +305,7 @@ INLINE void sumsq_blocks(enum hl_grad_form form, float *partial, const char *src
         for (int j = 0; j < 16 / VW; j++)
             vf_store(lanes + j * VW, acc[b][j]);
         partial[b] =
-            hl_sumsq_finish(lanes, src + (uint64_t)b * block_bytes, form, n, n & ~(uint64_t)15);
+            hl_sumsq_finish(lanes, src + (uint64_t)b * block_bytes, form, 0, n & ~(uint64_t)15, n);
     }
 }
 

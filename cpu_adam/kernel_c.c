@@ -163,18 +163,25 @@ void hl_step_c(const struct hl_step_consts *k, const struct hl_step_range *r)
     }
 }
 
-static int all_finite(const void *src, enum hl_grad_form form, uint64_t n)
+static int all_finite(const void *src, enum hl_grad_form form, uint64_t i, uint64_t end)
 {
-    for (uint64_t i = 0; i < n; i++)
+    for (; i < end; i++)
         if (!isfinite(load(src, form, i)))
             return 0;
     return 1;
 }
 
-float hl_sumsq_finish(float lanes[16], const void *src, enum hl_grad_form form, uint64_t n,
-                      uint64_t done)
+float hl_sumsq_piece(const void *src, enum hl_grad_form form, uint64_t begin, uint64_t end)
 {
-    for (; done < n; done++) {
+    float lanes[16] = {0};
+
+    return hl_sumsq_finish(lanes, src, form, begin, begin, end);
+}
+
+float hl_sumsq_finish(float lanes[16], const void *src, enum hl_grad_form form, uint64_t begin,
+                      uint64_t done, uint64_t end)
+{
+    for (; done < end; done++) {
         float x = load(src, form, done);
         lanes[done % 16] = fmaf(x, x, lanes[done % 16]);
     }
@@ -182,7 +189,7 @@ float hl_sumsq_finish(float lanes[16], const void *src, enum hl_grad_form form, 
         for (int i = 0; i < apart; i++)
             lanes[i] += lanes[i + apart];
     /* An Inf or NaN always shows in the sum, so only such a sum needs the second look. */
-    if (!isfinite(lanes[0]) && !all_finite(src, form, n))
+    if (!isfinite(lanes[0]) && !all_finite(src, form, begin, end))
         return hl_float_from_bits(HL_NAN_FP32);
     return lanes[0];
 }
@@ -192,9 +199,8 @@ void hl_sumsq_c(float *partial, const void *src, enum hl_grad_form form, uint64_
     uint64_t size = HAUL_NORM_BLOCK;
 
     for (uint64_t at = 0; at < n; at += size) {
-        float lanes[16] = {0};
-        *partial++ = hl_sumsq_finish(lanes, (const char *)src + at * hl_grad_form_bytes(form), form,
-                                     n - at < size ? n - at : size, 0);
+        *partial++ = hl_sumsq_piece((const char *)src + at * hl_grad_form_bytes(form), form, 0,
+                                    n - at < size ? n - at : size);
     }
 }
 

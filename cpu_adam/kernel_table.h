@@ -94,10 +94,13 @@ void hl_accumulate_c(float *acc, const void *src, enum hl_grad_form form, uint64
 void hl_convert_c(void *dst, enum hl_grad_form dst_form, const void *src,
                   enum hl_grad_form src_form, uint64_t n);
 
-/* End a block's sum: the elements past the last full group of 16, lane by lane, then the pairs; and
- * whether what came out not finite is to be NaN. src is the whole block (n,), done the number summed. */
-float hl_sumsq_finish(float lanes[16], const void *src, enum hl_grad_form form, uint64_t n,
-                      uint64_t done);
+/* Elements [begin, end) of the block that src begins, on the lanes that they have in it. */
+float hl_sumsq_piece(const void *src, enum hl_grad_form form, uint64_t begin, uint64_t end);
+
+/* End such a sum: the elements from done on, lane by lane, then the pairs; NaN when an element of
+ * [begin, end) is not finite. */
+float hl_sumsq_finish(float lanes[16], const void *src, enum hl_grad_form form, uint64_t begin,
+                      uint64_t done, uint64_t end);
 
 static inline uint64_t hl_grad_form_bytes(enum hl_grad_form form)
 {

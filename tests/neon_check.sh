@@ -24,7 +24,7 @@ for dir in include lib/base cpu_adam tests; do
     flags="$flags -I$root/$dir"
 done
 room="$root/cpu_adam/arith.c $root/cpu_adam/kernel_c.c $root/cpu_adam/kernel_choice.c
-    $root/cpu_adam/norm_tree.c $root/cpu_adam/optim_check.c $root/cpu_adam/optim_update.c
+    $root/cpu_adam/norm_parts.c $root/cpu_adam/norm_tree.c $root/cpu_adam/optim_check.c $root/cpu_adam/optim_update.c
     $root/cpu_adam/team.c $root/lib/base/fail.c $root/lib/base/cpu.c $root/lib/base/wait.c
     $root/lib/base/clock.c $root/tests/neon_topo.c"
 

@@ -191,6 +191,68 @@ Test(norm, more_elements_than_one_round_of_partial_sums)
     free(g);
 }
 
+/* The tree with every element outside [begin, end) read as 0. */
+static double tree_of_part(const void *p, enum haul_dtype dtype, uint64_t begin, uint64_t end)
+{
+    static float part[MOST];
+
+    memset(part, 0, sizeof part);
+    for (uint64_t i = begin; i < end; i++)
+        part[i] = (float)value_at(p, dtype, i);
+    return tree(part, HAUL_FP32, MOST);
+}
+
+Test(norm, parts_have_sums_of_their_own_on_the_blocks_of_the_whole)
+{
+    const uint64_t part_n[] = {0, 5, 4091, 1000, 0, 20000, 3, MOST - 25099, 0};
+    enum { nparts = sizeof part_n / sizeof *part_n };
+    double part_sum[nparts], sum;
+    struct haul_norm_parts parts = {
+        .struct_size = sizeof parts, .part_n = part_n, .nparts = nparts, .part_sum = part_sum};
+    int finite;
+
+    for (int d = 0; d < 3; d++) {
+        uint64_t at = 0;
+
+        parts.dtype = dtypes[d];
+        parts.grad = fill(dtypes[d], MOST, 2, 3);
+        cr_assert_eq(haul_norm_by_part(&parts, 2, &sum, &finite), 0, "%s", haul_last_error());
+        cr_assert_eq(sum, tree(parts.grad, dtypes[d], MOST));
+        cr_assert_eq(finite, 1);
+        for (int i = 0; i < nparts; at += part_n[i++])
+            cr_assert_eq(part_sum[i], tree_of_part(parts.grad, dtypes[d], at, at + part_n[i]),
+                         "part %d", i);
+    }
+}
+
+Test(norm, a_part_is_nan_when_an_element_of_it_is_not_finite)
+{
+    const uint64_t part_n[] = {100, 10, 5000};
+    double part_sum[3], sum;
+    struct haul_norm_parts parts = {.struct_size = sizeof parts,
+                                    .grad = fill(HAUL_BF16, 5110, 0, 1),
+                                    .dtype = HAUL_BF16,
+                                    .part_n = part_n,
+                                    .nparts = 3,
+                                    .part_sum = part_sum};
+    int finite;
+
+    adam_put(memory, HAUL_BF16, 105, -INFINITY);
+    cr_assert_eq(haul_norm_by_part(&parts, 1, &sum, &finite), 0);
+    cr_assert_eq(finite, 0);
+    cr_assert(isfinite(part_sum[0]) && isnan(part_sum[1]) && isfinite(part_sum[2]));
+    parts.nparts = 0;
+    cr_assert_eq(haul_norm_by_part(&parts, 1, &sum, &finite), 0);
+    cr_assert_eq(sum, 0);
+    parts.part_n = NULL;
+    parts.nparts = 1;
+    cr_assert_eq(haul_norm_by_part(&parts, 1, &sum, &finite), -EINVAL);
+    cr_assert_not_null(strstr(haul_last_error(), "part_n"));
+    cr_assert_eq(haul_norm_by_part(NULL, 1, &sum, &finite), -EINVAL);
+    parts.struct_size = 1;
+    cr_assert_eq(haul_norm_by_part(&parts, 1, &sum, &finite), HAUL_E_ABI);
+}
+
 static float acc[MOST], want_acc[MOST];
 
 static void accumulate(enum haul_dtype dtype, uint64_t n, unsigned nthreads)

@@ -136,6 +136,30 @@ HAUL_API HAUL_MUST_USE
 int haul_norm_sumsq(const void *grad, enum haul_dtype dtype, uint64_t n, unsigned nthreads,
                     double *sum, int *finite);
 
+/* A gradient cut into parts, one tensor each, say. */
+struct haul_norm_parts {
+    size_t struct_size;
+    const void *grad;       /* the parts, one after the other */
+    enum haul_dtype dtype;
+    const uint64_t *part_n; /* (nparts,) elements of each */
+    uint64_t nparts;
+    double *part_sum;       /* (nparts,) out */
+};
+
+/**
+ * The norm of a whole gradient, and of each of its parts, in one pass.
+ *
+ * Blocks begin at element 0 of the whole, wherever parts begin: the sum of a part is the fixed tree with
+ * every element outside of the part read as 0. *sum and *finite are haul_norm_sumsq()'s.
+ *
+ * part_sum[i] is NaN when, and only when, an element of part i is not finite.
+ *
+ * Errors     0, or -EINVAL, HAUL_E_ABI
+ */
+HAUL_API HAUL_MUST_USE
+int haul_norm_by_part(const struct haul_norm_parts *parts, unsigned nthreads, double *sum,
+                      int *finite);
+
 /**
  * acc[i] += widen(grad[i]) in FP32, and the sum of squares of the new acc over the fixed tree.
  *
