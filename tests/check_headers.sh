@@ -1,0 +1,33 @@
+#!/bin/sh
+# Every header compiles alone: the public ones as C11 and C++17, all others as this project's C.
+#   check_headers.sh SOURCE_ROOT CC [CXX]
+set -eu
+root=$1 cc=$2 cxx=${3-}
+rooms="-I$root/include -I$root/tests"
+for dir in "$root"/lib/* "$root/io" "$root/cpu_adam" "$root/tools" "$root/examples/train_gpt"; do
+    [ ! -d "$dir" ] || rooms="$rooms -I$dir"
+done
+flags="-Wall -Wextra -Werror -Wno-unused-parameter -fsyntax-only"
+failed=0 n=0
+
+# compile what header command...
+compile() {
+    what=$1 header=$2
+    shift 2
+    n=$((n + 1))
+    if ! printf '#include "%s"\n' "$header" | "$@" -; then
+        echo "FAILED: $header alone as $what"
+        failed=$((failed + 1))
+    fi
+}
+
+for h in "$root"/include/haul/*.h; do
+    compile C11 "haul/${h##*/}" $cc -std=c11 -pedantic $flags -I"$root/include" -x c
+    [ -z "$cxx" ] ||
+        compile C++17 "haul/${h##*/}" $cxx -std=c++17 -pedantic $flags -I"$root/include" -x c++
+done
+for h in $(find "$root/lib" "$root/io" "$root/cpu_adam" "$root/tools" -name '*.h' ! -name '*.inc.h'); do
+    compile C "$h" $cc -std=gnu11 -D_GNU_SOURCE $flags $rooms -x c
+done
+echo "$n compilations, $failed failed"
+[ "$failed" -eq 0 ]

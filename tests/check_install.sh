@@ -1,0 +1,38 @@
+#!/bin/sh
+# What `meson install` puts down is enough: the example of README.md builds with pkg-config alone, shared
+# and static, and prints what AdamW's formula gives; the command runs.
+#   check_install.sh SOURCE_ROOT BUILD_ROOT CC
+set -eu
+root=$1 build=$2 cc=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+meson install -C "$build" --no-rebuild --quiet --destdir "$work/root"
+pc=$(find "$work/root" -name haul.pc)
+export PKG_CONFIG_PATH="${pc%/*}" PKG_CONFIG_SYSROOT_DIR="$work/root"
+libdir=$(pkg-config --variable=libdir haul)
+case $libdir in "$work"*) ;; *) libdir=$work/root$libdir ;; esac
+
+sed -n '/^```c$/,/^```$/{/^```/d;p}' "$root/README.md" >"$work/example.c"
+# The README's own lines; a sysroot must not reach the system's packages.
+$cc "$work/example.c" -o "$work/shared" $(pkg-config --cflags --libs haul)
+static=$(pkg-config --static --cflags --libs haul | sed 's/-lhaul/-l:libhaul.a/')
+$cc "$work/example.c" -o "$work/static" $static
+
+check() {
+    said=$("$@")
+    echo "$said"
+    case $said in
+    *"0.900 1.100 1.000"*) ;;
+    *) echo "FAILED: expected 0.900 1.100 1.000" && exit 1 ;;
+    esac
+}
+export LD_LIBRARY_PATH="$libdir"
+check "$work/shared"
+unset LD_LIBRARY_PATH
+check "$work/static"
+case $(ldd "$work/static") in *libhaul*) echo "FAILED: the static example needs libhaul.so" && exit 1 ;; esac
+
+"$(find "$work/root" -path '*bin/haul')" plan --params 7.5e9 --ranks 64 >"$work/plan.txt"
+test -s "$work/plan.txt"
+echo "installed: $(find "$work/root" -type f | wc -l) files"
