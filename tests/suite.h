@@ -17,6 +17,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What these tools replace cannot be tested under them: skip it, by name. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNDER_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define UNDER_SANITIZER 1
+#endif
+#endif
+#ifndef UNDER_SANITIZER
+#define UNDER_SANITIZER 0
+#endif
+
+static inline int under_valgrind(void)
+{
+    const char *preload = getenv("LD_PRELOAD");
+
+    return preload && strstr(preload, "vgpreload") != NULL;
+}
+
 #ifdef HAUL_PLAIN_RUNNER
 #include "plain_runner.h"
 #else

@@ -90,15 +90,16 @@ Test(base_sys, mappings_descriptors_and_threads_are_counted)
 Test(base_sys, a_failure_names_call_object_and_reason)
 {
     void *p = NULL;
+    char text[128];
+    int rc;
 
     cr_assert_eq(hl_sys_open(AT_FDCWD, "/nowhere/at/all", O_RDONLY, 0), -ENOENT);
     cr_assert_str_eq(haul_last_error(), "open /nowhere/at/all: No such file or directory");
-    cr_assert_eq(
-        hl_sys_map(NULL, (size_t)1 << 62, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &p),
-        -ENOMEM);
+    rc = hl_sys_map(NULL, (size_t)1 << 62, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &p);
+    cr_assert(rc == -ENOMEM || under_valgrind(), "%d", rc);
     cr_assert_null(p);
-    cr_assert_str_eq(haul_last_error(),
-                     "mmap of 4611686018427387904 bytes: Cannot allocate memory");
+    snprintf(text, sizeof text, "mmap of 4611686018427387904 bytes: %s", haul_strerror(rc));
+    cr_assert_str_eq(haul_last_error(), text);
     cr_assert_eq(hl_sys_ftruncate(-1, 0), -EBADF);
     cr_assert_eq(hl_sys_madvise((void *)4096, 4096, -1), -EINVAL);
     cr_assert_eq(hl_sys_bind_thread(-1), -EINVAL);

@@ -48,7 +48,7 @@ Test(base_topo, smt_siblings_count_once)
 
 Test(base_topo, one_node)
 {
-    struct hl_topo *t = open_described("core:4 pu:1", NULL);
+    struct hl_topo *t = open_described("numa:1 core:4 pu:1", NULL);
 
     cr_assert_eq(hl_topo_cores(t), 4);
     cr_assert_eq(hl_topo_nodes(t), 1);
@@ -74,7 +74,7 @@ Test(base_topo, the_affinity_narrows_cores_and_picks_the_allowed_sibling)
 
 Test(base_topo, an_affinity_outside_the_machine_is_refused)
 {
-    struct hl_topo_opts opts = {.synthetic = "core:2 pu:1", .affinity = "7"};
+    struct hl_topo_opts opts = {.synthetic = "numa:1 core:2 pu:1", .affinity = "7"};
     struct hl_topo *topo = NULL;
 
     cr_assert_eq(hl_topo_open(&opts, &topo), -EINVAL);

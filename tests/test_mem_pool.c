@@ -221,6 +221,8 @@ Test(mem_pool, hugetlb_backs_the_whole_2_mib_and_small_pages_the_tail)
     int reserved;
 
     hl_sys_probe_text(NR_HUGEPAGES, text, sizeof text);
+    if (under_valgrind())
+        SKIP("hugetlb pages: valgrind maps ordinary ones");
     if (strcmp(text, "0\n") != 0)
         SKIP("a machine on which nobody else has hugetlb pages reserved");
     write_sysctl(NR_HUGEPAGES, 6);
@@ -252,6 +254,8 @@ Test(mem_pool, without_hugetlb_pages_asking_for_them_is_refused)
     struct haul_pool_opts opts = opts_for(&seg, 1);
     struct haul_pool *pool = NULL;
 
+    if (under_valgrind())
+        SKIP("hugetlb pages: valgrind maps ordinary ones");
     if (free_hugetlb() >= 4)
         SKIP("a machine without free hugetlb pages");
     opts.pages = HAUL_PAGES_HUGETLB;
@@ -599,6 +603,8 @@ Test(mem_pool, a_refused_lock_names_needed_and_allowed_bytes_and_the_remedies)
     struct haul_pool_opts opts = opts_for(&seg, 1);
     struct child_result r;
 
+    if (UNDER_SANITIZER)
+        SKIP("a real mlock: the sanitizers make it do nothing");
     opts.lock = 1;
     opts.touch_threads = 1;
     r = open_in_child(&opts, as_ordinary_user, NULL);
@@ -617,6 +623,8 @@ Test(mem_pool, a_lock_within_the_limit_is_granted)
     struct haul_pool_opts opts = opts_for(&seg, 1);
     struct child_result r;
 
+    if (UNDER_SANITIZER)
+        SKIP("a real mlock: the sanitizers make it do nothing");
     opts.lock = 1;
     opts.touch_threads = 1;
     r = open_in_child(&opts, as_ordinary_user, NULL);

@@ -38,17 +38,17 @@ enum haul_pages {
 struct haul_pool_segment {
     uint64_t bytes; /* rounded up to 4096 */
     int shared;     /* 0: private anonymous memory; 1: a memfd that other processes can map */
-    int fd;         /* shared only: -1 creates the memfd, else an open one is mapped (kept by caller) */
+    int fd; /* shared only: -1 creates the memfd, else an open one is mapped (kept by caller) */
 };
 
 struct haul_pool_opts {
     size_t struct_size;
     const struct haul_pool_segment *segments; /* read here, not kept */
     uint32_t nsegments;
-    int32_t numa_node;     /* logical index of the node to bind to; -1 (default): no binding */
-    enum haul_pages pages; /* default HAUL_PAGES_AUTO */
+    int32_t numa_node;      /* logical index of the node to bind to; -1 (default): no binding */
+    enum haul_pages pages;  /* default HAUL_PAGES_AUTO */
     uint32_t touch_threads; /* threads that touch the pages; 0 (default): as many as cores allow */
-    int lock;              /* 1: mlock, and fail when it is refused; 0 (default): resident, not locked */
+    int lock; /* 1: mlock, and fail when it is refused; 0 (default): resident, not locked */
 };
 
 HAUL_API
@@ -70,9 +70,12 @@ void haul_pool_opts_init(struct haul_pool_opts *opts);
  * Threads    any
  * Blocks     yes: touches every page, in parallel
  * Errors     0, or
- *            -EINVAL     no segments, a size of 0 or over 2^47
- *            -ENOMEM     no address space, no memory, over RLIMIT_MEMLOCK (lock = 1)
+ *            -EINVAL     no segments, a size of 0 or over 2^47, no such node, a memfd smaller than its
+ *                        segment, or a shared segment with HAUL_PAGES_HUGETLB that is not whole 2 MiB
+ *            -ENOMEM     no address space, more than the machine or the cgroup has left (seen before
+ *                        anything is touched), no hugetlb pages, over RLIMIT_MEMLOCK (lock = 1)
  *            HAUL_E_ABI  opts not initialised
+ *            and what mmap, memfd_create, fstat or a thread's start gave
  */
 HAUL_API HAUL_MUST_USE
 int haul_pool_open(const struct haul_pool_opts *opts, struct haul_pool **out);

@@ -40,8 +40,8 @@ int hl_sys_alloc_aligned(size_t align, size_t bytes, void **out);
 void hl_sys_free(void *p);
 int hl_sys_strdup(const char *s, char **out);
 
-/* Each map is ended by one unmap of the same range. Nothing is mapped over something else: give
- * MAP_FIXED_NOREPLACE, never MAP_FIXED. */
+/* Each map is ended by one unmap of the same range, so nothing may be mapped over something else: never
+ * MAP_FIXED. */
 int hl_sys_map(void *addr, size_t bytes, int prot, int flags, int fd, off_t off, void **out);
 void hl_sys_unmap(void *p, size_t bytes);
 int hl_sys_madvise(void *p, size_t bytes, int advice);

@@ -29,9 +29,9 @@ static int wants_hugetlb(enum haul_pages pages)
 }
 
 /* A 2 MiB aligned range that was free a moment ago, with a page to spare on either side, so that the
- * kernel never merges two segments into one mapping (and smaps counts them apart). Mapping onto a
- * held reservation would need MAP_FIXED, and a hugetlb MAP_FIXED that fails may leave a hole that
- * another thread's mmap falls into. */
+ * kernel never merges two segments into one mapping (and smaps counts them apart). The range is let go
+ * and asked for again by its address: mapping onto a held reservation would need MAP_FIXED, and a
+ * hugetlb MAP_FIXED that fails may leave a hole that another thread's mmap falls into. */
 static int find_room(uint64_t bytes, char **base)
 {
     size_t room = bytes + HL_HUGE_BYTES + 2 * HL_PAGE_BYTES;
@@ -47,16 +47,16 @@ static int find_room(uint64_t bytes, char **base)
     return 0;
 }
 
+/* -EEXIST when the range has been taken meanwhile: then the kernel heeds the address no longer. */
 static int map_at(char *base, uint64_t bytes, int flags, int fd)
 {
     void *p = NULL;
-    int rc =
-        hl_sys_map(base, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED_NOREPLACE, fd, 0, &p);
+    int rc = hl_sys_map(base, bytes, PROT_READ | PROT_WRITE, flags, fd, 0, &p);
 
     if (rc < 0 || p == base)
         return rc;
-    hl_sys_unmap(p, bytes); /* a kernel before 4.17 took the address for a hint */
-    return hl_fail(-EEXIST, "the kernel put a segment elsewhere");
+    hl_sys_unmap(p, bytes);
+    return hl_fail(-EEXIST, "the place of a pool segment was taken by another mapping");
 }
 
 /* Private memory at base: hugetlb for the whole 2 MiB pages where wanted and to be had. */
