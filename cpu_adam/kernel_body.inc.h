@@ -21,10 +21,11 @@
  */
 #include "kernel_table.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define STEP   32   /* elements of one round: a cache line of halves */
-#define AHEAD  1024 /* bytes; bench adam shows what it gains */
-#define UNROLL _Pragma("GCC unroll 8")
+#define INLINE  static inline __attribute__((always_inline))
+#define STEP    32   /* elements of one round: a cache line of halves */
+#define AHEAD   1024 /* bytes; bench adam shows what it gains */
+#define STREAMS 4    /* of the norm: chains of fmaf that overlap */
+#define UNROLL  _Pragma("GCC unroll 8")
 
 struct consts {
     vf grad_scale, lr, weight_decay, decay, weight1, weight2, denom_scale, eps, step_size, momentum;
@@ -280,46 +281,58 @@ INLINE void step_range(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_p
     }
 }
 
-/* Blocks of the norm, nblocks at a time so that their chains of fmaf overlap. */
-INLINE void sumsq_blocks(enum hl_grad_form form, float *partial, const char *src, int nblocks,
-                         uint64_t n)
+/* One block of each of nstreams streams, stride bytes apart, so that their chains of fmaf overlap. */
+INLINE void sumsq_blocks(enum hl_grad_form form, float *const *partial, const char *src,
+                         uint64_t stride, int nstreams, uint64_t n)
 {
-    const uint64_t size = hl_grad_form_bytes(form), block_bytes = HAUL_NORM_BLOCK * size;
-    vf acc[4][16 / VW];
+    vf acc[STREAMS][16 / VW];
     float lanes[16];
 
-    for (int b = 0; b < nblocks; b++)
+    for (int s = 0; s < nstreams; s++)
         for (int j = 0; j < 16 / VW; j++)
-            acc[b][j] = vf_set1(0);
+            acc[s][j] = vf_set1(0);
     for (uint64_t i = 0; i + 16 <= n; i += 16) {
         UNROLL
-        for (int b = 0; b < nblocks; b++) {
+        for (int s = 0; s < nstreams; s++) {
             UNROLL
             for (int j = 0; j < 16 / VW; j++) {
-                vf x = load_form(form, src + (uint64_t)b * block_bytes, i + (uint64_t)j * VW);
-                acc[b][j] = vf_fma(x, x, acc[b][j]);
+                vf x = load_form(form, src + (uint64_t)s * stride, i + (uint64_t)j * VW);
+                acc[s][j] = vf_fma(x, x, acc[s][j]);
             }
         }
     }
-    for (int b = 0; b < nblocks; b++) {
+    for (int s = 0; s < nstreams; s++) {
         for (int j = 0; j < 16 / VW; j++)
-            vf_store(lanes + j * VW, acc[b][j]);
-        partial[b] =
-            hl_sumsq_finish(lanes, src + (uint64_t)b * block_bytes, form, 0, n & ~(uint64_t)15, n);
+            vf_store(lanes + j * VW, acc[s][j]);
+        *partial[s] =
+            hl_sumsq_finish(lanes, src + (uint64_t)s * stride, form, 0, n & ~(uint64_t)15, n);
     }
 }
 
+/* Each stream is a stretch of blocks of its own: the hardware prefetches few long streams well, and many
+ * short ones badly (haul bench adam --norm). */
 INLINE void sumsq_range(enum hl_grad_form form, float *partial, const void *src, uint64_t n)
 {
     const uint64_t block = HAUL_NORM_BLOCK, bytes = block * hl_grad_form_bytes(form);
+    const uint64_t each = n / block / STREAMS;
+    float *out[STREAMS];
     const char *at = src;
 
-    for (; n >= 4 * block; n -= 4 * block, at += 4 * bytes, partial += 4)
-        sumsq_blocks(form, partial, at, 4, block);
-    for (; n >= block; n -= block, at += bytes, partial++)
-        sumsq_blocks(form, partial, at, 1, block);
-    if (n)
-        sumsq_blocks(form, partial, at, 1, n);
+    for (int s = 0; s < STREAMS; s++)
+        out[s] = partial + (uint64_t)s * each;
+    for (uint64_t b = 0; b < each; b++, at += bytes) {
+        sumsq_blocks(form, out, at, each * bytes, STREAMS, block);
+        for (int s = 0; s < STREAMS; s++)
+            out[s]++;
+    }
+    at = (const char *)src + STREAMS * each * bytes;
+    out[0] = partial + STREAMS * each;
+    for (n -= STREAMS * each * block; n; at += bytes, out[0]++) {
+        uint64_t now = n < block ? n : block;
+
+        sumsq_blocks(form, out, at, 0, 1, now);
+        n -= now;
+    }
 }
 
 INLINE void accumulate_range(enum hl_grad_form form, float *acc, const void *src, uint64_t n,
