@@ -161,6 +161,7 @@ class BadInput(unittest.TestCase):
         self.refused("takes no value", "plan", "--params", "1e9", "--json=yes")
         self.refused("unexpected argument", "plan", "13e9")
         self.refused("did you mean plan?", "pln")
+        self.refused("did you mean adam?", "bench", "adm")
         self.refused("unknown command", "--frobnicate")
         self.refused("empty", "doctor", "--dir", "a,,b")
 
@@ -202,10 +203,11 @@ class Doctor(unittest.TestCase):
         with tempfile.TemporaryDirectory() as there:
             missing = os.path.join(there, "missing")
             done = haul("doctor", "--json", "--dir", there, "--dir", missing)
-            self.assertEqual(os.listdir(there), [])
+            self.assertEqual(os.listdir(there), [])  # what was tried there is gone
         self.assertEqual(done.returncode, ENVIRONMENT)
         failed = [x for x in json.loads(done.stdout)["checks"] if x["status"] == "fail"]
-        self.assertEqual(len(failed), 1)
+        self.assertEqual(len(failed), 1, failed)
+        self.assertFalse(os.path.exists(missing))
         self.assertIn(missing, failed[0]["text"])
         self.assertTrue(failed[0]["remedy"])
 

@@ -33,7 +33,8 @@ void hl_doctor_add(struct hl_doctor *doc, const char *name, enum hl_health healt
 void hl_doctor_machine(struct hl_doctor *doc);
 /* doctor_gpu.c: driver and devices, through dlopen */
 void hl_doctor_gpu(struct hl_doctor *doc);
-/* doctor_dir.c: the file system behind a directory that is to hold a store */
-void hl_doctor_dir(struct hl_doctor *doc, const char *dir);
+/* doctor_dir.c: the file system behind a directory that is to hold a store. 1: a store can be tried
+ * there; 0: it failed. */
+int hl_doctor_dir(struct hl_doctor *doc, const char *dir);
 
 #endif

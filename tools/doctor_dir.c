@@ -37,7 +37,8 @@ static const char *caution(const char *fs)
     return NULL;
 }
 
-static void check_direct(struct hl_doctor *doc, const char *dir, int fd, const struct hl_fs *fs)
+/* 0: nothing can be written there. */
+static int check_direct(struct hl_doctor *doc, const char *dir, int fd, const struct hl_fs *fs)
 {
     const char *remedy = caution(fs->name);
     uint32_t mem = 0, offset = 0;
@@ -46,7 +47,7 @@ static void check_direct(struct hl_doctor *doc, const char *dir, int fd, const s
     if (file == -EACCES || file == -EPERM || file == -EROFS) {
         hl_doctor_add(doc, "directory", HL_HEALTH_FAIL, not_ours, "%s: %s", dir,
                       haul_strerror(file));
-        return;
+        return 0;
     }
     if (file < 0) {
         hl_doctor_add(
@@ -54,7 +55,7 @@ static void check_direct(struct hl_doctor *doc, const char *dir, int fd, const s
             remedy != NULL ? remedy : "name a directory on ext4 or xfs",
             "%s: %s refuses an unnamed file with O_DIRECT (%s); I/O is buffered or files named",
             dir, fs->name, haul_strerror(file));
-        return;
+        return 1;
     }
     if (hl_sys_dio_align(file, &mem, &offset) < 0 || offset == 0)
         hl_doctor_add(doc, "direct I/O", remedy != NULL ? HL_HEALTH_WARN : HL_HEALTH_OK, remedy,
@@ -64,24 +65,27 @@ static void check_direct(struct hl_doctor *doc, const char *dir, int fd, const s
                       "%s: %s takes it, aligned to %u bytes (memory %u)", dir, fs->name, offset,
                       mem);
     hl_sys_close(file);
+    return 1;
 }
 
-void hl_doctor_dir(struct hl_doctor *doc, const char *dir)
+int hl_doctor_dir(struct hl_doctor *doc, const char *dir)
 {
     struct hl_fs fs;
     int fd = hl_sys_open(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY, 0);
+    int usable = 0;
 
     if (fd < 0) {
         hl_doctor_add(doc, "directory", HL_HEALTH_FAIL,
                       fd == -EACCES ? not_ours : "create it, or correct the name", "%s: %s", dir,
                       haul_strerror(fd));
-        return;
+        return 0;
     }
     if (hl_sys_statfs(fd, &fs) < 0) {
         hl_doctor_add(doc, "directory", HL_HEALTH_FAIL, NULL, "%s", haul_last_error());
     } else {
         check_space(doc, dir, &fs);
-        check_direct(doc, dir, fd, &fs);
+        usable = check_direct(doc, dir, fd, &fs);
     }
     hl_sys_close(fd);
+    return usable;
 }

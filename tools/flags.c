@@ -190,16 +190,38 @@ static int read_value(const struct hl_command *cmd, const struct hl_flag *f, cha
     return hl_usage_error(cmd, "--%s: unknown kind of flag", f->name);
 }
 
+/* The flag and its value in a column as wide as the widest, but no wider than MAX_COLUMN. */
+#define MAX_COLUMN 34
+
+static int left_column(const struct hl_flag *f, char *buf, size_t len)
+{
+    return snprintf(buf, len, "--%s %s", f->name, f->kind == HL_FLAG_SWITCH ? "" : f->value);
+}
+
+static void print_flag(const char *left, const char *help, int column)
+{
+    if ((int)strlen(left) <= column)
+        printf("  %-*s  %s\n", column, left, help);
+    else
+        printf("  %s\n  %*s  %s\n", left, column, "", help);
+}
+
 static void print_help(const struct hl_command *cmd)
 {
+    char left[96];
+    int column = 0;
+
+    for (uint32_t i = 0; i < cmd->nflags; i++) {
+        const int width = left_column(&cmd->flags[i], left, sizeof left);
+        if (width > column)
+            column = width < MAX_COLUMN ? width : MAX_COLUMN;
+    }
     printf("usage: haul %s [flags]\n\n%s\n\nflags:\n", cmd->name, cmd->summary);
     for (uint32_t i = 0; i < cmd->nflags; i++) {
-        const struct hl_flag *f = &cmd->flags[i];
-        char left[64];
-        snprintf(left, sizeof left, "--%s %s", f->name, f->kind == HL_FLAG_SWITCH ? "" : f->value);
-        printf("  %-26s %s\n", left, f->help);
+        left_column(&cmd->flags[i], left, sizeof left);
+        print_flag(left, cmd->flags[i].help, column);
     }
-    printf("  %-26s %s\n", "--help", "this text");
+    print_flag("--help", "this text", column);
     if (cmd->notes != NULL)
         printf("\n%s\n", cmd->notes);
 }
