@@ -33,14 +33,18 @@ typedef __m128i vh;
 #define vi_srl(a, n)     _mm256_srli_epi32(a, n)
 #define vh_load(p)       _mm_loadu_si128((const void *)(p))
 #define vh_store(p, x)   _mm_storeu_si128((void *)(p), x)
-#define vh_stream(p, x)  _mm_stream_si128((void *)(p), x)
 #define vi_of_vh(h)      _mm256_cvtepu16_epi32(h)
 #define vh_low(x)        pack(_mm256_blend_epi16(x, _mm256_setzero_si256(), 0xaa))
 #define vh_high(x)       pack(_mm256_srli_epi32(x, 16))
 #define vf_of_fp16(h)    _mm256_cvtph_ps(h)
 #define vh_fp16(x)       _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define vx_prefetch(p)   _mm_prefetch(p, _MM_HINT_T0)
-#define vx_fence()       _mm_sfence()
+#define vx_stream_line(p, h)                                                                       \
+    do {                                                                                           \
+        _mm256_stream_si256((__m256i *)(void *)(p), _mm256_set_m128i((h)[1], (h)[0]));             \
+        _mm256_stream_si256((__m256i *)(void *)(p) + 1, _mm256_set_m128i((h)[3], (h)[2]));         \
+    } while (0)
+#define vx_prefetch(p) _mm_prefetch(p, _MM_HINT_T0)
+#define vx_fence()     _mm_sfence()
 
 /* Lanes below 65536 as halves. */
 static inline vh pack(vi x)

@@ -33,14 +33,15 @@ typedef __m256i vh;
 #define vi_srl(a, n)     _mm512_srli_epi32(a, n)
 #define vh_load(p)       _mm256_loadu_si256((const void *)(p))
 #define vh_store(p, x)   _mm256_storeu_si256((void *)(p), x)
-#define vh_stream(p, x)  _mm256_stream_si256((void *)(p), x)
 #define vi_of_vh(h)      _mm512_cvtepu16_epi32(h)
 #define vh_low(x)        _mm512_cvtepi32_epi16(x)
 #define vh_high(x)       _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16))
 #define vf_of_fp16(h)    _mm512_cvtph_ps(h)
 #define vh_fp16(x)       _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define vx_prefetch(p)   _mm_prefetch(p, _MM_HINT_T0)
-#define vx_fence()       _mm_sfence()
+#define vx_stream_line(p, h)                                                                       \
+    _mm512_stream_si512((void *)(p), _mm512_inserti64x4(_mm512_castsi256_si512((h)[0]), (h)[1], 1))
+#define vx_prefetch(p) _mm_prefetch(p, _MM_HINT_T0)
+#define vx_fence()     _mm_sfence()
 
 static inline vf vf_canon(vf x)
 {

@@ -10,7 +10,7 @@
  *   vf_bits vf_of_bits          between vf and vi
  *   vi_set1 vi_iota vi_add vi_sub vi_xor vi_or vi_and vi_mul vi_sll vi_srl
  *   vh_load vh_store            unaligned
- *   vh_stream                   around the cache; dst is a multiple of VW * 2
+ *   vx_stream_line(p, h)        32 / VW vh to a cache line, around the cache
  *   vi_of_vh                    zero extended
  *   vh_high(x), vh_low(x)       upper, lower 16 bits of each lane
  *   vf_of_fp16(h), vh_fp16(x)   half to even
@@ -23,7 +23,7 @@
 
 #define INLINE  static inline __attribute__((always_inline))
 #define STEP    32   /* elements of one round: a cache line of halves */
-#define AHEAD   1024 /* bytes; bench adam shows what it gains */
+#define AHEAD   2048 /* bytes; 1 KiB is 10% slower here on one thread (haul bench adam) */
 #define STREAMS 4    /* of the norm: chains of fmaf that overlap */
 #define UNROLL  _Pragma("GCC unroll 8")
 
@@ -140,24 +140,29 @@ INLINE vf load_master(enum hl_param_form form, const struct hl_step_range *r, ui
     return vf_of_bits(vi_or(vi_sll(vi_sub(hi, vi_srl(lo, 15)), 16), lo));
 }
 
-INLINE void store_master(enum hl_param_form form, int stream, const struct hl_step_range *r,
-                         uint64_t i, vf p)
+/* Store the master, lower half or whole; what is published beside it (canonical p) is returned. */
+INLINE vh store_master(enum hl_param_form form, const struct hl_step_range *r, uint64_t i, vf p)
 {
-    char *dst = (char *)r->param + 2 * i;
-
     p = vf_canon(p);
-    if (form == HL_PARAM_SPLIT) {
+    if (form == HL_PARAM_SPLIT)
         vh_store((char *)r->master + 2 * i, vh_low(vf_bits(p)));
-        vh_store(dst, bf16_of(p));
+    else
+        vf_store((char *)r->master + 4 * i, p);
+    return form == HL_PARAM_FP16 ? vh_fp16(p) : bf16_of(p);
+}
+
+/* A whole line of published parameters at once: half a line streamed is a slow write. */
+INLINE void publish(int stream, void *param, uint64_t at, const vh out[STEP / VW])
+{
+    char *dst = (char *)param + 2 * at;
+
+    if (stream) {
+        vx_stream_line(dst, out);
         return;
     }
-    vf_store((char *)r->master + 4 * i, p);
-    if (form == HL_PARAM_NONE)
-        return;
-    if (stream)
-        vh_stream(dst, form == HL_PARAM_BF16 ? bf16_of(p) : vh_fp16(p));
-    else
-        vh_store(dst, form == HL_PARAM_BF16 ? bf16_of(p) : vh_fp16(p));
+    UNROLL
+    for (int j = 0; j < STEP / VW; j++)
+        vh_store(dst + j * 2 * VW, out[j]);
 }
 
 INLINE vf load_moment(enum hl_moment_form form, const void *src, uint64_t i)
@@ -223,8 +228,11 @@ INLINE void step_32(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_para
                     enum hl_moment_form moment, int stream, int nesterov, const struct consts *c,
                     const struct hl_step_range *r, uint64_t at)
 {
+    vh out[STEP / VW];
+
     UNROLL
-    for (uint64_t i = at; i < at + STEP; i += VW) {
+    for (int j = 0; j < STEP / VW; j++) {
+        const uint64_t i = at + (uint64_t)j * VW;
         struct state s = {.p = load_master(param, r, i)};
         vi random = vi_set1(0);
 
@@ -233,7 +241,7 @@ INLINE void step_32(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_para
         if (has_v(kind))
             s.v = load_moment(moment, r->v, i);
         s = step_lanes(kind, nesterov, c, load_form(grad, r->grad, i), s);
-        store_master(param, stream, r, i, s.p);
+        out[j] = store_master(param, r, i, s.p);
         if (moment == HL_MOMENT_BF16)
             random = random_at(c, (uint32_t)(r->first + i));
         if (has_m(kind))
@@ -241,6 +249,8 @@ INLINE void step_32(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_para
         if (has_v(kind))
             store_moment(moment, r->v, i, s.v, vi_srl(random, 16));
     }
+    if (param != HL_PARAM_NONE)
+        publish(stream, r->param, at, out);
 }
 
 /* Elements before param reaches a cache line; UINT64_MAX when it never does. */

@@ -32,14 +32,19 @@ typedef uint16x4_t vh;
 #define vi_srl(a, n)     vshrq_n_u32(a, n)
 #define vh_load(p)       vreinterpret_u16_u8(vld1_u8((const uint8_t *)(p)))
 #define vh_store(p, x)   vst1_u8((uint8_t *)(p), vreinterpret_u8_u16(x))
-#define vh_stream(p, x)  vh_store(p, x) /* stnp is no promise worth an asm statement */
 #define vi_of_vh(h)      vmovl_u16(h)
 #define vh_low(x)        vmovn_u32(x)
 #define vh_high(x)       vshrn_n_u32(x, 16)
 #define vf_of_fp16(h)    vcvt_f32_f16(vreinterpret_f16_u16(h))
 #define vh_fp16(x)       vreinterpret_u16_f16(vcvt_f16_f32(x))
-#define vx_prefetch(p)   __builtin_prefetch(p)
-#define vx_fence()       ((void)0)
+/* stnp is no promise worth an asm statement */
+#define vx_stream_line(p, h)                                                                       \
+    do {                                                                                           \
+        for (int lane = 0; lane < 8; lane++)                                                       \
+            vh_store((p) + 8 * lane, (h)[lane]);                                                   \
+    } while (0)
+#define vx_prefetch(p) __builtin_prefetch(p)
+#define vx_fence()     ((void)0)
 
 static inline vi vi_iota(void)
 {
