@@ -10,34 +10,35 @@ typedef __m256 vf;
 typedef __m256i vi;
 typedef __m128i vh;
 
-#define vf_set1(x)       _mm256_set1_ps(x)
-#define vf_load(p)       _mm256_loadu_ps((const float *)(p))
-#define vf_store(p, x)   _mm256_storeu_ps((float *)(p), x)
-#define vf_add(a, b)     _mm256_add_ps(a, b)
-#define vf_mul(a, b)     _mm256_mul_ps(a, b)
-#define vf_div(a, b)     _mm256_div_ps(a, b)
-#define vf_sqrt(a)       _mm256_sqrt_ps(a)
-#define vf_fma(a, b, c)  _mm256_fmadd_ps(a, b, c)
-#define vf_fnma(a, b, c) _mm256_fnmadd_ps(a, b, c)
-#define vf_bits(x)       _mm256_castps_si256(x)
-#define vf_of_bits(x)    _mm256_castsi256_ps(x)
-#define vi_set1(x)       _mm256_set1_epi32(x)
-#define vi_iota()        _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
-#define vi_add(a, b)     _mm256_add_epi32(a, b)
-#define vi_sub(a, b)     _mm256_sub_epi32(a, b)
-#define vi_xor(a, b)     _mm256_xor_si256(a, b)
-#define vi_or(a, b)      _mm256_or_si256(a, b)
-#define vi_and(a, b)     _mm256_and_si256(a, b)
-#define vi_mul(a, b)     _mm256_mullo_epi32(a, b)
-#define vi_sll(a, n)     _mm256_slli_epi32(a, n)
-#define vi_srl(a, n)     _mm256_srli_epi32(a, n)
-#define vh_load(p)       _mm_loadu_si128((const void *)(p))
-#define vh_store(p, x)   _mm_storeu_si128((void *)(p), x)
-#define vi_of_vh(h)      _mm256_cvtepu16_epi32(h)
-#define vh_low(x)        pack(_mm256_blend_epi16(x, _mm256_setzero_si256(), 0xaa))
-#define vh_high(x)       pack(_mm256_srli_epi32(x, 16))
-#define vf_of_fp16(h)    _mm256_cvtph_ps(h)
-#define vh_fp16(x)       _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define vf_set1(x)        _mm256_set1_ps(x)
+#define vf_load(p)        _mm256_loadu_ps((const float *)(p))
+#define vf_store(p, x)    _mm256_storeu_ps((float *)(p), x)
+#define vf_add(a, b)      _mm256_add_ps(a, b)
+#define vf_mul(a, b)      _mm256_fmadd_ps(a, b, _mm256_set1_ps(-0.0f))
+#define vf_div(a, b)      _mm256_div_ps(a, b)
+#define vf_sqrt(a)        _mm256_sqrt_ps(a)
+#define vf_fma(a, b, c)   _mm256_fmadd_ps(a, b, c)
+#define vf_fnma(a, b, c)  _mm256_fnmadd_ps(a, b, c)
+#define vf_any_less(a, b) (_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)) != 0)
+#define vf_bits(x)        _mm256_castps_si256(x)
+#define vf_of_bits(x)     _mm256_castsi256_ps(x)
+#define vi_set1(x)        _mm256_set1_epi32(x)
+#define vi_iota()         _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
+#define vi_add(a, b)      _mm256_add_epi32(a, b)
+#define vi_sub(a, b)      _mm256_sub_epi32(a, b)
+#define vi_xor(a, b)      _mm256_xor_si256(a, b)
+#define vi_or(a, b)       _mm256_or_si256(a, b)
+#define vi_and(a, b)      _mm256_and_si256(a, b)
+#define vi_mul(a, b)      _mm256_mullo_epi32(a, b)
+#define vi_sll(a, n)      _mm256_slli_epi32(a, n)
+#define vi_srl(a, n)      _mm256_srli_epi32(a, n)
+#define vh_load(p)        _mm_loadu_si128((const void *)(p))
+#define vh_store(p, x)    _mm_storeu_si128((void *)(p), x)
+#define vi_of_vh(h)       _mm256_cvtepu16_epi32(h)
+#define vh_low(x)         pack(_mm256_blend_epi16(x, _mm256_setzero_si256(), 0xaa))
+#define vh_high(x)        pack(_mm256_srli_epi32(x, 16))
+#define vf_of_fp16(h)     _mm256_cvtph_ps(h)
+#define vh_fp16(x)        _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define vx_stream_line(p, h)                                                                       \
     do {                                                                                           \
         _mm256_stream_si256((__m256i *)(void *)(p), _mm256_set_m128i((h)[1], (h)[0]));             \
@@ -55,6 +56,11 @@ static inline vh pack(vi x)
 static inline vf vf_canon(vf x)
 {
     return _mm256_blendv_ps(x, vf_of_bits(vi_set1(0x7fc00000)), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+static inline vf vf_pick_less(vf a, vf b, vf x, vf y)
+{
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
 
 static inline vf vf_sign(vf x)
