@@ -107,7 +107,7 @@ def json_lines_keep_the_contract():
     assert set(summary["planned"]) == set(summary["peaks"]) == {"device", "host", "nvme"}
     assert summary["comm_elems"] == {"all_gather": 0, "reduce_scatter": 0, "all_reduce": 0}
     assert summary["digest"] == result.digest
-    assert abs(result.losses[0] - math.log(256)) < 0.1
+    assert abs(result.losses[0] - math.log(256)) < 0.3
 
 
 def the_same_digest_and_losses_wherever_state_lives():
