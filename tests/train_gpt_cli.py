@@ -179,6 +179,15 @@ def refuse_under(cap, flags):
     assert "records" in result.err and result.out == "", result.err
 
 
+def a_gradient_that_is_not_finite_skips_the_step_and_says_so():
+    overflow = ["--layers", 1, "--dim", 32, "--batch", 2, "--lr", 1e36, "--digest"]
+    two, four = (run(*overflow, "--steps", n, "--jsonl", "{jsonl}") for n in (2, 4))
+    assert [line["skipped"] for line in four.lines[:-1]] == [False, True, True, True]
+    assert four.lines[2]["grad_norm"] is None and four.lines[2]["clip"] == 0
+    assert "skipped: gradient not finite" in four.err and "3 steps" in four.out, four.out
+    assert two.digest == four.digest  # steps 3 and 4, like 2, changed nothing
+
+
 def ctrl_c_finishes_the_step_and_closes():
     with tempfile.TemporaryDirectory() as folder:
         with subprocess.Popen([PROGRAM, "--layers", "2", "--dim", "32", "--heads", "2", "--seq", "32",
@@ -218,5 +227,6 @@ main([help_names_every_flag, usage_errors_are_one_line_and_exit_2, data_that_can
       json_lines_keep_the_contract, the_same_digest_and_losses_wherever_state_lives,
       the_same_digest_in_fp32_and_with_fp32_gradients, orders_move_different_bytes_and_agree,
       peaks_are_the_plan_to_the_byte, a_budget_of_the_plan_is_enough_and_one_byte_less_is_not,
-      an_address_space_below_the_plan_is_refused, ctrl_c_finishes_the_step_and_closes,
+      an_address_space_below_the_plan_is_refused,
+      a_gradient_that_is_not_finite_skips_the_step_and_says_so, ctrl_c_finishes_the_step_and_closes,
       a_second_ctrl_c_ends_at_once, quiet_prints_nothing_but_the_digest])
