@@ -10,11 +10,20 @@ typedef __m256 vf;
 typedef __m256i vi;
 typedef __m256i vp;
 
+/* A compiler that saw the constant would make a * b + -0 a product again. */
+static inline vf minus_zero(void)
+{
+    vf zero = _mm256_set1_ps(-0.0f);
+
+    __asm__("" : "+x"(zero));
+    return zero;
+}
+
 #define vf_set1(x)        _mm256_set1_ps(x)
 #define vf_load(p)        _mm256_loadu_ps((const float *)(p))
 #define vf_store(p, x)    _mm256_storeu_ps((float *)(p), x)
 #define vf_add(a, b)      _mm256_add_ps(a, b)
-#define vf_mul(a, b)      _mm256_fmadd_ps(a, b, _mm256_set1_ps(-0.0f))
+#define vf_mul(a, b)      _mm256_fmadd_ps(a, b, minus_zero())
 #define vf_div(a, b)      _mm256_div_ps(a, b)
 #define vf_sqrt(a)        _mm256_sqrt_ps(a)
 #define vf_fma(a, b, c)   _mm256_fmadd_ps(a, b, c)

@@ -10,11 +10,20 @@ typedef __m512 vf;
 typedef __m512i vi;
 typedef __m512i vp;
 
+/* A compiler that saw the constant would make a * b + -0 a product again. */
+static inline vf minus_zero(void)
+{
+    vf zero = _mm512_set1_ps(-0.0f);
+
+    __asm__("" : "+v"(zero));
+    return zero;
+}
+
 #define vf_set1(x)           _mm512_set1_ps(x)
 #define vf_load(p)           _mm512_loadu_ps(p)
 #define vf_store(p, x)       _mm512_storeu_ps(p, x)
 #define vf_add(a, b)         _mm512_add_ps(a, b)
-#define vf_mul(a, b)         _mm512_fmadd_ps(a, b, _mm512_set1_ps(-0.0f))
+#define vf_mul(a, b)         _mm512_fmadd_ps(a, b, minus_zero())
 #define vf_div(a, b)         _mm512_div_ps(a, b)
 #define vf_sqrt(a)           _mm512_sqrt_ps(a)
 #define vf_fma(a, b, c)      _mm512_fmadd_ps(a, b, c)
