@@ -105,7 +105,7 @@ Test(engine, every_placement_has_one_digest)
         {.offload = HAUL_OFFLOAD_OPTIMIZER},
         {.offload = HAUL_OFFLOAD_ALL},
         {.offload = HAUL_OFFLOAD_NONE, .no_overlap = 1},
-        {.offload = HAUL_OFFLOAD_OPTIMIZER, .no_overlap = 1, .slots = 1},
+        {.offload = HAUL_OFFLOAD_OPTIMIZER, .no_overlap = 1, .slots = 3},
         {.offload = HAUL_OFFLOAD_ALL, .no_overlap = 1},
         {.offload = HAUL_OFFLOAD_ALL, .window = 1},
         {.offload = HAUL_OFFLOAD_ALL, .window = 4, .nthreads = 2},

@@ -26,6 +26,7 @@
 
 #include "haul/device.h"
 #include "haul/optim.h"
+#include "haul/pager.h"
 #include "haul/plan.h"
 
 #ifdef __cplusplus
@@ -48,15 +49,23 @@ struct haul_engine_opts {
                                    FP16 or FP32 */
     struct haul_optim optim;    /* default AdamW */
     uint32_t ngroups;           /* parameter groups, default 1 */
-    uint64_t device_mem_bytes;  /* budgets; HAUL_AUTO (default) or HAUL_UNLIMITED */
+    uint64_t device_mem_bytes;  /* budgets; HAUL_AUTO (default) or HAUL_UNLIMITED: what the machine has.
+                                   With a size given and an offload chosen, device memory that is left
+                                   over takes as many whole units' state back as fit */
     uint64_t host_mem_bytes;
     uint64_t trainer_device_bytes; /* what the trainer will itself take from the device; in the ledger */
     uint32_t passes;    /* reduces of one unit in a step, default 1; over 1: FP32 accumulators */
     uint32_t max_held;  /* units the trainer holds at once, default 1 */
     uint32_t window;    /* unit buffers on the device, >= max_held; default max_held + 1 */
-    uint32_t slots;     /* host slots for published parameters (offload optimizer), default 2 */
+    uint32_t slots;     /* pool slots through which paged records move, >= 2, default 4 */
     uint32_t nthreads;  /* of the optimizer's team; 0 (default): cores allowed */
     int overlap;        /* 1 (default): deferred updates and prefetch; 0: step() waits for all */
+    const char *const *nvme_dirs; /* (nnvme_dirs,) where records, and with offload all parameters, go
+                                     that the host budget has no room for; read at open, not kept */
+    uint32_t nnvme_dirs;          /* default 0: no nvme tier */
+    uint64_t nvme_mem_bytes;      /* budget on them together; HAUL_AUTO (default): what is free */
+    uint64_t slot_bytes;          /* of one slot; 0 (default): the largest paged record, at most 32 MiB */
+    enum haul_io_method io_method; /* default HAUL_IO_AUTO */
 };
 
 HAUL_API

@@ -108,12 +108,17 @@ static void queue_updates(struct haul_engine *e, const struct haul_step *s, doub
     for (uint32_t g = 0; g < e->opts.ngroups; g++)
         e->group_step[g] =
             s->groups ? s->groups[g] : (struct haul_group_step){s->lr, s->weight_decay};
+    uint32_t n = 0;
+
     e->update_scale = scale;
     for (uint32_t i = 0; i < e->nunits; i++)
         if (e->units[i]->nreduced) {
             e->units[i]->nsteps++;
+            n++;
             hl_unit_set_update(e->units[i], HL_UPDATE_QUEUED);
         }
+    atomic_store(&e->nupdates, n);
+    hl_record_slots_begin(e);
     drop_stale_frames(e);
     for (uint32_t i = 0; i < e->nunits; i++) {
         struct haul_unit *u = e->units[e->update_order[i]];
