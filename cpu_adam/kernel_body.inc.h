@@ -1,19 +1,23 @@
 /*
  * kernel_body.inc.h: every vector kernel, written once over names that the including file defines:
  *
- *   VW                          lanes of a vector; 32 is a multiple of it
- *   vf, vi, vh                  VW floats, VW 32-bit integers, VW 16-bit halves
+ *   VW                          lanes of a vector: 4, 8 or 16
+ *   vf, vi, vp                  VW floats, VW 32-bit integers, twice VW 16-bit halves
  *   vf_set1 vf_load vf_store vf_add vf_mul vf_div vf_sqrt
+ *                               vf_mul may be written a * b + -0, which has the same bits: a product
+ *                               that is denormal costs more out of some multipliers than out of fma
  *   vf_fma(a, b, c)             a * b + c, one rounding;   vf_fnma: c - a * b
+ *   vf_pick_less(a, b, x, y)    a < b ? x : y;   vf_any_less(a, b): in any lane
  *   vf_canon(x)                 NaN becomes 7fc00000
  *   vf_sign(x)                  1, -1, or x itself when it is 0 or NaN
  *   vf_bits vf_of_bits          between vf and vi
- *   vi_set1 vi_iota vi_add vi_sub vi_xor vi_or vi_and vi_mul vi_sll vi_srl
- *   vh_load vh_store            unaligned
- *   vh_stream                   around the cache; dst is a multiple of VW * 2
- *   vi_of_vh                    zero extended
- *   vh_high(x), vh_low(x)       upper, lower 16 bits of each lane
- *   vf_of_fp16(h), vh_fp16(x)   half to even
+ *   vi_set1 vi_iota vi_add vi_xor vi_and vi_mul vi_srl
+ *   vp_load vp_store            unaligned
+ *   vp_sub vp_srl vp_zero
+ *   vi_zip(lo, hi, a, b)        a = lo | hi << 16 of the first VW halves, b of the others
+ *   vp_low(a, b), vp_high       lower, upper 16 bits of each lane of a, then of b
+ *   vf_of_fp16(h, a, b), vp_fp16(a, b)   half to even
+ *   vx_stream_line(dst, h)      32 halves (vp[16 / VW]) to a cache line, around the cache
  *   vx_prefetch(p), vx_fence()  the latter orders streamed stores
  *   KERNELS                     name of the table that this file defines
  *
@@ -23,7 +27,7 @@
 
 #define INLINE  static inline __attribute__((always_inline))
 #define STEP    32   /* elements of one round: a cache line of halves */
-#define AHEAD   1024 /* bytes; bench adam shows what it gains */
+#define AHEAD   2816 /* bytes; 1 KiB is 15% slower on one thread here (haul bench adam) */
 #define STREAMS 4    /* of the norm: chains of fmaf that overlap */
 #define UNROLL  _Pragma("GCC unroll 8")
 
@@ -36,27 +40,62 @@ struct state {
     vf p, m, v;
 };
 
-INLINE vf load_form(enum hl_grad_form form, const void *src, uint64_t i)
+/* 2 * VW elements. Halves are packed and unpacked by pairs of vectors, which takes half the shuffles. */
+struct pair {
+    vf a, b;
+};
+
+INLINE struct pair load_form(enum hl_grad_form form, const void *src, uint64_t i)
 {
-    if (form == HL_GRAD_FP32)
-        return vf_load((const char *)src + 4 * i);
-    vh h = vh_load((const char *)src + 2 * i);
-    return form == HL_GRAD_BF16 ? vf_of_bits(vi_sll(vi_of_vh(h), 16)) : vf_of_fp16(h);
+    struct pair x;
+
+    if (form == HL_GRAD_FP32) {
+        x.a = vf_load((const char *)src + 4 * i);
+        x.b = vf_load((const char *)src + 4 * (i + VW));
+        return x;
+    }
+    vp h = vp_load((const char *)src + 2 * i);
+    if (form == HL_GRAD_FP16) {
+        vf_of_fp16(h, x.a, x.b);
+        return x;
+    }
+    vi a, b;
+    vi_zip(vp_zero(), h, a, b);
+    x.a = vf_of_bits(a);
+    x.b = vf_of_bits(b);
+    return x;
+}
+
+INLINE struct pair canon(struct pair x)
+{
+    x.a = vf_canon(x.a);
+    x.b = vf_canon(x.b);
+    return x;
+}
+
+/* Upper halves of x, after adding below the last bit that is kept. */
+INLINE vp upper(struct pair x, vi add_a, vi add_b)
+{
+    return vp_high(vi_add(vf_bits(x.a), add_a), vi_add(vf_bits(x.b), add_b));
 }
 
 /* x is canonical */
-INLINE vh bf16_of(vf x)
+INLINE vp narrow(enum hl_grad_form form, struct pair x)
 {
-    return vh_high(vi_add(vf_bits(x), vi_set1(0x8000)));
+    if (form == HL_GRAD_FP16)
+        return vp_fp16(x.a, x.b);
+    return upper(x, vi_set1(0x8000), vi_set1(0x8000));
 }
 
-INLINE void store_form(enum hl_grad_form form, void *dst, uint64_t i, vf x)
+/* x is canonical */
+INLINE void store_form(enum hl_grad_form form, void *dst, uint64_t i, struct pair x)
 {
-    x = vf_canon(x);
-    if (form == HL_GRAD_FP32)
-        vf_store((char *)dst + 4 * i, x);
-    else
-        vh_store((char *)dst + 2 * i, form == HL_GRAD_BF16 ? bf16_of(x) : vh_fp16(x));
+    if (form == HL_GRAD_FP32) {
+        vf_store((char *)dst + 4 * i, x.a);
+        vf_store((char *)dst + 4 * (i + VW), x.b);
+    } else {
+        vp_store((char *)dst + 2 * i, narrow(form, x));
+    }
 }
 
 INLINE vf blend(vf old, vf weight, vf new)
@@ -67,6 +106,19 @@ INLINE vf blend(vf old, vf weight, vf new)
 INLINE vf blend_square(vf old, vf weight, vf new)
 {
     return vf_fma(vf_mul(weight, new), new, vf_fnma(weight, old, old));
+}
+
+/* The square root; a denormal takes a divider three times as long, so such vectors are scaled up first and
+ * down after: an even power of two moves no rounding. */
+INLINE vf root(vf v)
+{
+    const vf small = vf_set1(0x1p-100f);
+
+    if (__builtin_expect(!vf_any_less(v, small), 1))
+        return vf_sqrt(v);
+    vf up = vf_pick_less(v, small, vf_set1(0x1p64f), vf_set1(1));
+    vf down = vf_pick_less(v, small, vf_set1(0x1p-32f), vf_set1(1));
+    return vf_mul(vf_sqrt(vf_mul(v, up)), down);
 }
 
 INLINE struct state step_lanes(enum hl_step_kind kind, int nesterov, const struct consts *k, vf g,
@@ -84,7 +136,7 @@ INLINE struct state step_lanes(enum hl_step_kind kind, int nesterov, const struc
     case HL_STEP_ADAM:
         s.m = blend(s.m, k->weight1, g);
         s.v = blend_square(s.v, k->weight2, g);
-        x = vf_div(s.m, vf_fma(vf_sqrt(s.v), k->denom_scale, k->eps));
+        x = vf_div(vf_mul(s.m, vf_set1(HL_UPSCALE)), vf_fma(root(s.v), k->denom_scale, k->eps));
         s.p = vf_fnma(k->step_size, x, s.p);
         break;
     case HL_STEP_LION:
@@ -93,7 +145,8 @@ INLINE struct state step_lanes(enum hl_step_kind kind, int nesterov, const struc
         break;
     case HL_STEP_ADAGRAD:
         s.v = vf_fma(g, g, s.v);
-        s.p = vf_fnma(k->lr, vf_div(g, vf_add(vf_sqrt(s.v), k->eps)), s.p);
+        x = vf_div(vf_mul(g, vf_set1(HL_UPSCALE)), vf_add(root(s.v), k->eps));
+        s.p = vf_fnma(k->step_size, x, s.p);
         break;
     case HL_STEP_SGD_MOMENTUM:
         s.m = vf_fma(k->momentum, s.m, g);
@@ -131,46 +184,62 @@ INLINE int has_v(enum hl_step_kind kind)
     return kind == HL_STEP_ADAMW || kind == HL_STEP_ADAM || kind == HL_STEP_ADAGRAD;
 }
 
-INLINE vf load_master(enum hl_param_form form, const struct hl_step_range *r, uint64_t i)
+INLINE struct pair load_master(enum hl_param_form form, const struct hl_step_range *r, uint64_t i)
 {
+    struct pair p;
+    vi a, b;
+
     if (form != HL_PARAM_SPLIT)
         return load_form(HL_GRAD_FP32, r->master, i);
-    vi hi = vi_of_vh(vh_load((char *)r->param + 2 * i));
-    vi lo = vi_of_vh(vh_load((char *)r->master + 2 * i));
-    return vf_of_bits(vi_or(vi_sll(vi_sub(hi, vi_srl(lo, 15)), 16), lo));
+    vp hi = vp_load((char *)r->param + 2 * i), lo = vp_load((char *)r->master + 2 * i);
+    vi_zip(lo, vp_sub(hi, vp_srl(lo, 15)), a, b);
+    p.a = vf_of_bits(a);
+    p.b = vf_of_bits(b);
+    return p;
 }
 
-INLINE void store_master(enum hl_param_form form, int stream, const struct hl_step_range *r,
-                         uint64_t i, vf p)
+/* Store the master, lower half or whole; what is published beside it is returned. p is canonical. */
+INLINE vp store_master(enum hl_param_form form, const struct hl_step_range *r, uint64_t i,
+                       struct pair p)
 {
-    char *dst = (char *)r->param + 2 * i;
+    if (form == HL_PARAM_SPLIT)
+        vp_store((char *)r->master + 2 * i, vp_low(vf_bits(p.a), vf_bits(p.b)));
+    else
+        store_form(HL_GRAD_FP32, r->master, i, p);
+    return narrow(form == HL_PARAM_FP16 ? HL_GRAD_FP16 : HL_GRAD_BF16, p);
+}
 
-    p = vf_canon(p);
-    if (form == HL_PARAM_SPLIT) {
-        vh_store((char *)r->master + 2 * i, vh_low(vf_bits(p)));
-        vh_store(dst, bf16_of(p));
+/* A whole line of published parameters at once: half a line streamed is a slow write. */
+INLINE void publish(int stream, void *param, uint64_t at, const vp out[16 / VW])
+{
+    char *dst = (char *)param + 2 * at;
+
+    if (stream) {
+        vx_stream_line(dst, out);
         return;
     }
-    vf_store((char *)r->master + 4 * i, p);
-    if (form == HL_PARAM_NONE)
-        return;
-    if (stream)
-        vh_stream(dst, form == HL_PARAM_BF16 ? bf16_of(p) : vh_fp16(p));
-    else
-        vh_store(dst, form == HL_PARAM_BF16 ? bf16_of(p) : vh_fp16(p));
+    UNROLL
+    for (int j = 0; j < 16 / VW; j++)
+        vp_store(dst + j * 4 * VW, out[j]);
 }
 
-INLINE vf load_moment(enum hl_moment_form form, const void *src, uint64_t i)
+INLINE struct pair load_moment(enum hl_moment_form form, const void *src, uint64_t i)
 {
     return load_form(form == HL_MOMENT_FP32 ? HL_GRAD_FP32 : HL_GRAD_BF16, src, i);
 }
 
-INLINE void store_moment(enum hl_moment_form form, void *dst, uint64_t i, vf x, vi random)
+/* shift: of the 32 random bits per element, which 16 are x's. x is canonical. */
+INLINE void store_moment(enum hl_moment_form form, void *dst, uint64_t i, struct pair x,
+                         const vi random[2], int shift)
 {
+    const vi mask = vi_set1(0xffff);
+
     if (form == HL_MOMENT_FP32)
         store_form(HL_GRAD_FP32, dst, i, x);
+    else if (shift)
+        vp_store((char *)dst + 2 * i, upper(x, vi_srl(random[0], 16), vi_srl(random[1], 16)));
     else
-        vh_store((char *)dst + 2 * i, vh_high(vi_add(vf_bits(vf_canon(x)), random)));
+        vp_store((char *)dst + 2 * i, upper(x, vi_and(random[0], mask), vi_and(random[1], mask)));
 }
 
 /* Ask for the lines that [p + at, p + at + bytes) will be followed by. */
@@ -223,24 +292,33 @@ INLINE void step_32(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_para
                     enum hl_moment_form moment, int stream, int nesterov, const struct consts *c,
                     const struct hl_step_range *r, uint64_t at)
 {
+    vp out[16 / VW];
+
     UNROLL
-    for (uint64_t i = at; i < at + STEP; i += VW) {
-        struct state s = {.p = load_master(param, r, i)};
-        vi random = vi_set1(0);
+    for (int j = 0; j < 16 / VW; j++) {
+        const uint64_t i = at + (uint64_t)j * 2 * VW;
+        const uint32_t element = (uint32_t)(r->first + i);
+        struct pair g = load_form(grad, r->grad, i), p = load_master(param, r, i), m = p, v = p;
+        vi random[2];
 
         if (has_m(kind))
-            s.m = load_moment(moment, r->m, i);
+            m = load_moment(moment, r->m, i);
         if (has_v(kind))
-            s.v = load_moment(moment, r->v, i);
-        s = step_lanes(kind, nesterov, c, load_form(grad, r->grad, i), s);
-        store_master(param, stream, r, i, s.p);
-        if (moment == HL_MOMENT_BF16)
-            random = random_at(c, (uint32_t)(r->first + i));
+            v = load_moment(moment, r->v, i);
+        struct state a = step_lanes(kind, nesterov, c, g.a, (struct state){p.a, m.a, v.a});
+        struct state b = step_lanes(kind, nesterov, c, g.b, (struct state){p.b, m.b, v.b});
+        out[j] = store_master(param, r, i, canon((struct pair){a.p, b.p}));
+        if (moment == HL_MOMENT_BF16) {
+            random[0] = random_at(c, element);
+            random[1] = random_at(c, element + VW);
+        }
         if (has_m(kind))
-            store_moment(moment, r->m, i, s.m, vi_and(random, vi_set1(0xffff)));
+            store_moment(moment, r->m, i, canon((struct pair){a.m, b.m}), random, 0);
         if (has_v(kind))
-            store_moment(moment, r->v, i, s.v, vi_srl(random, 16));
+            store_moment(moment, r->v, i, canon((struct pair){a.v, b.v}), random, 16);
     }
+    if (param != HL_PARAM_NONE)
+        publish(stream, r->param, at, out);
 }
 
 /* Elements before param reaches a cache line; UINT64_MAX when it never does. */
@@ -285,19 +363,24 @@ INLINE void step_range(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_p
 INLINE void sumsq_blocks(enum hl_grad_form form, float *const *partial, const char *src,
                          uint64_t stride, int nstreams, uint64_t n)
 {
+    /* A pair may be more than the 16 lanes of the sum: then its second half follows its first. */
+    const uint64_t group = 2 * VW > 16 ? 2 * VW : 16, lanesets = 16 / VW;
     vf acc[STREAMS][16 / VW];
     float lanes[16];
 
     for (int s = 0; s < nstreams; s++)
         for (int j = 0; j < 16 / VW; j++)
             acc[s][j] = vf_set1(0);
-    for (uint64_t i = 0; i + 16 <= n; i += 16) {
+    for (uint64_t i = 0; i + group <= n; i += group) {
         UNROLL
         for (int s = 0; s < nstreams; s++) {
             UNROLL
-            for (int j = 0; j < 16 / VW; j++) {
-                vf x = load_form(form, src + (uint64_t)s * stride, i + (uint64_t)j * VW);
-                acc[s][j] = vf_fma(x, x, acc[s][j]);
+            for (uint64_t j = 0; j < group / VW; j += 2) {
+                struct pair x = load_form(form, src + (uint64_t)s * stride, i + j * VW);
+                vf *to = &acc[s][j % lanesets], *next = &acc[s][(j + 1) % lanesets];
+
+                *to = vf_fma(x.a, x.a, *to);
+                *next = vf_fma(x.b, x.b, *next);
             }
         }
     }
@@ -305,7 +388,7 @@ INLINE void sumsq_blocks(enum hl_grad_form form, float *const *partial, const ch
         for (int j = 0; j < 16 / VW; j++)
             vf_store(lanes + j * VW, acc[s][j]);
         *partial[s] =
-            hl_sumsq_finish(lanes, src + (uint64_t)s * stride, form, 0, n & ~(uint64_t)15, n);
+            hl_sumsq_finish(lanes, src + (uint64_t)s * stride, form, 0, n / group * group, n);
     }
 }
 
@@ -340,9 +423,15 @@ INLINE void accumulate_range(enum hl_grad_form form, float *acc, const void *src
 {
     uint64_t i = 0;
 
-    for (; i + VW <= n; i += VW) {
-        vf x = load_form(form, src, i);
-        store_form(HL_GRAD_FP32, acc, i, first ? x : vf_add(vf_load(acc + i), x));
+    for (; i + 2 * VW <= n; i += 2 * VW) {
+        struct pair x = load_form(form, src, i);
+
+        if (!first) {
+            struct pair old = load_form(HL_GRAD_FP32, acc, i);
+            x.a = vf_add(old.a, x.a);
+            x.b = vf_add(old.b, x.b);
+        }
+        store_form(HL_GRAD_FP32, acc, i, canon(x));
     }
     hl_accumulate_c(acc + i, (const char *)src + i * hl_grad_form_bytes(form), form, n - i, first);
 }
@@ -352,8 +441,8 @@ INLINE void convert_range(enum hl_grad_form to, enum hl_grad_form from, void *ds
 {
     uint64_t i = 0;
 
-    for (; i + VW <= n; i += VW)
-        store_form(to, dst, i, load_form(from, src, i));
+    for (; i + 2 * VW <= n; i += 2 * VW)
+        store_form(to, dst, i, canon(load_form(from, src, i)));
     hl_convert_c((char *)dst + i * hl_grad_form_bytes(to), to,
                  (const char *)src + i * hl_grad_form_bytes(from), from, n - i);
 }

@@ -64,9 +64,7 @@ struct hl_method {
 };
 
 extern const struct hl_method_ops hl_method_threads;
-#ifdef HL_HAVE_URING
-extern const struct hl_method_ops hl_method_uring;
-#endif
+extern const struct hl_method_ops hl_method_uring; /* not there without liburing */
 
 /* Try a method in a directory: a real aligned write, read and compare, with memory at a non-zero
  * offset of a registered region. align: of offset, length and memory. */

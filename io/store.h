@@ -262,8 +262,10 @@ void hl_loop_stop(struct haul_store *s);
 int hl_transfer_begin(struct haul_store *s, struct hl_op *op);
 void hl_transfer_done(struct haul_store *s, const struct hl_done *done);
 void hl_transfer_work(struct haul_store *s);
-/* Issue again what was put off; returns how long until the next one, HL_WAIT_FOREVER for none. */
-uint64_t hl_transfer_retry(struct haul_store *s, uint64_t now_ns);
+/* Issue again what was put off and is due. */
+void hl_transfer_retry(struct haul_store *s, uint64_t now_ns);
+/* How long until the next one is due, HL_WAIT_FOREVER for none. */
+uint64_t hl_transfer_patience(const struct haul_store *s, uint64_t now_ns);
 /* Everything in flight fails with rc: the method is dead. */
 void hl_transfer_fail_all(struct haul_store *s, int rc, const char *text);
 

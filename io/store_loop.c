@@ -160,7 +160,7 @@ static void start_all(struct haul_store *s)
 }
 
 /* How long a reap may wait now. Whoever posts after this look finds `asleep` set, and wakes. */
-static uint64_t patience(struct haul_store *s, uint64_t retry_ns)
+static uint64_t patience(struct haul_store *s)
 {
     int posted;
 
@@ -170,7 +170,7 @@ static uint64_t patience(struct haul_store *s, uint64_t retry_ns)
     hl_spin_lock(&s->lock);
     posted = s->inbox_head || s->posted_controls;
     hl_spin_unlock(&s->lock);
-    return posted ? 0 : retry_ns;
+    return posted ? 0 : hl_transfer_patience(s, hl_clock_ns());
 }
 
 static void method_died(struct haul_store *s, int rc)
@@ -191,15 +191,15 @@ static void method_died(struct haul_store *s, int rc)
 /* CPU work waits while completions come in: the drive is kept busy first. */
 static void turn(struct haul_store *s)
 {
-    uint64_t wait_ns;
     int n;
 
     take_inbox(s);
     run_controls(s);
-    wait_ns = hl_transfer_retry(s, hl_clock_ns());
+    if (s->retry)
+        hl_transfer_retry(s, hl_clock_ns());
     start_all(s);
     finish_all(s);
-    n = s->method->ops->reap(s->method, s->reaped, s->nxfers, patience(s, wait_ns));
+    n = s->method->ops->reap(s->method, s->reaped, s->nxfers, patience(s));
     atomic_store(&s->asleep, 0);
     for (int i = 0; i < n; i++)
         hl_transfer_done(s, &s->reaped[i]);

@@ -196,10 +196,9 @@ static void issue(struct haul_store *s, struct hl_xfer *x)
     hl_meter_move(meter_of(s, x), 1, hl_clock_ns());
 }
 
-uint64_t hl_transfer_retry(struct haul_store *s, uint64_t now_ns)
+void hl_transfer_retry(struct haul_store *s, uint64_t now_ns)
 {
     struct hl_xfer *x = s->retry;
-    uint64_t first_ns = HL_WAIT_FOREVER;
 
     s->retry = NULL;
     while (x) {
@@ -214,7 +213,13 @@ uint64_t hl_transfer_retry(struct haul_store *s, uint64_t now_ns)
         }
         x = next;
     }
-    for (x = s->retry; x; x = x->retry_next)
+}
+
+uint64_t hl_transfer_patience(const struct haul_store *s, uint64_t now_ns)
+{
+    uint64_t first_ns = HL_WAIT_FOREVER;
+
+    for (const struct hl_xfer *x = s->retry; x; x = x->retry_next)
         if (first_ns > x->not_before_ns)
             first_ns = x->not_before_ns;
     if (first_ns == HL_WAIT_FOREVER)
@@ -523,7 +528,7 @@ static int refuse(const struct haul_store *s, const struct hl_xfer *x)
         op->rc = -EIO;
         snprintf(op->text, sizeof op->text,
                  "extent %u block %" PRIu64
-                 " in %s was lost by a failed write; write it again whole",
+                 " in %.150s was lost by a failed write; write it again whole",
                  x->ext->id, x->block, s->dirs[blk->dir].label);
     } else if (op->write && target_slot(s, blk) == HL_SLOT_NONE) {
         op->rc = HAUL_E_STATE;

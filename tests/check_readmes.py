@@ -9,13 +9,14 @@ import shlex
 import subprocess
 import sys
 
-FLAGS = ("-std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -Wno-unused-parameter -Wno-unused-function "
-         "-fsyntax-only -x c -").split()
+FLAGS = ("-std=gnu11 -D_GNU_SOURCE -DHAUL_PLAIN_RUNNER -Wall -Wextra -Werror -Wno-unused-parameter "
+         "-Wno-unused-function -fsyntax-only -x c -").split()
 
 
 def main(root, cc):
     root = pathlib.Path(root)
-    rooms = [root / "include", root / "io", root / "cpu_adam", root / "tools", *(root / "lib").iterdir()]
+    rooms = [root / "include", root / "io", root / "cpu_adam", root / "tools", root / "tests",
+             *(root / "lib").iterdir()]
     include = [f"-I{d}" for d in rooms if d.is_dir()]
     done = failed = 0
     folders = ("lib", "io", "cpu_adam", "tools", "examples", "tests", "bench", "docs")

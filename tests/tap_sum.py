@@ -8,6 +8,7 @@ suite. A suite that ended otherwise than its lines say (a crash, a timeout) is o
 Prints `N passed, N failed, N skipped` last; exits with 1 when something failed or nothing ran.
 """
 import json
+import os
 import re
 import sys
 
@@ -44,14 +45,16 @@ def count_test(test):
 def main(paths):
     total = [0, 0, 0]
     for path in paths:
+        part = os.path.basename(path).removesuffix(".json")
         with open(path, encoding="utf-8") as log:
             for test in map(json.loads, log):
+                where = test["name"] if part == "testlog" else f"{part}: {test['name']}"
                 count = count_test(test)
                 total = [a + b for a, b in zip(total, count)]
                 if count[1]:
-                    print(f"FAILED {test['name']}: {count[1]} of {sum(count)} ({test['result']})")
+                    print(f"FAILED in {where}: {count[1]} of {sum(count)} ({test['result']})")
                 if count[2]:
-                    print(f"skipped in {test['name']}: {count[2]}")
+                    print(f"skipped in {where}: {count[2]} of {sum(count)}")
     print("%d passed, %d failed, %d skipped" % tuple(total))
     return 1 if total[1] or sum(total) == 0 else 0
 

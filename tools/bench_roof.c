@@ -8,7 +8,7 @@
 
 #include "cpu.h"
 
-#define AHEAD  1024
+#define AHEAD  2048
 #define INLINE static inline __attribute__((always_inline))
 
 const char *hl_roof_name(enum hl_roof_way way)

@@ -23,7 +23,7 @@ struct hl_roof_arrays {
 /* Ways to move them. */
 enum hl_roof_way {
     HL_ROOF_PLAIN = 0,
-    HL_ROOF_PREFETCH, /* 1 KiB ahead */
+    HL_ROOF_PREFETCH, /* 2 KiB ahead */
     HL_ROOF_STREAM,   /* what is only written goes around the cache */
     HL_ROOF_PREFETCH_STREAM,
     HL_ROOF_STREAM_ALL, /* all that is written does */

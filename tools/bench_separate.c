@@ -1,7 +1,7 @@
 /*
  * bench_separate.c: the offloaded step as haul makes it, and as engines that keep FP32 gradients make it:
  * widen, norm, finite check, unscale, Adam on FP32 arrays, narrow. Each separate pass is written as well
- * as haul's own: the library's kernels where there is one, else the widest vectors, a prefetch 1 KiB
+ * as haul's own: the library's kernels where there is one, else the widest vectors, a prefetch 2 KiB
  * ahead, and streaming stores for what the next pass does not find in the cache anyway.
  */
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "optim_update.h"
 #include "team.h"
 
-#define AHEAD 1024
+#define AHEAD 2048
 
 struct whole {
     const struct hl_bench_opts *opts;

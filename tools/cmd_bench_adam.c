@@ -36,6 +36,7 @@ static const char *out_name(const struct hl_bench_case *c)
 struct report {
     const struct request *req;
     struct hl_bench_opts opts;
+    unsigned cores; /* allowed here; asked before threads are bound */
     int bound;
     json_t *cases; /* NULL: print lines */
     int failed;    /* a line could not be added */
@@ -47,7 +48,7 @@ static void put_header(const struct report *r, unsigned checked)
         return;
     printf("%u cases have the bits of the C reference\n", checked);
     printf("%u threads (%u cores allowed here)%s, %llu elements, median of %u\n\n", r->opts.threads,
-           haul_optim_threads(1), r->bound ? ", bound to cores" : ", not bound",
+           r->cores, r->bound ? ", bound to cores" : ", not bound",
            (unsigned long long)r->opts.elems, r->opts.repeats);
     if (!r->req->whole_step)
         printf("%-8s %-8s %-7s %-5s %-5s %8s %8s %8s %7s %7s %8s %8s  %s\n", "variant", "rule",
@@ -191,8 +192,8 @@ static int run_all(struct report *r)
 static int print_json(struct report *r)
 {
     json_t *root = json_pack("{s:I, s:I, s:b, s:I, s:O}", "threads", (json_int_t)r->opts.threads,
-                             "cores_allowed", (json_int_t)haul_optim_threads(1), "bound", r->bound,
-                             "repeats", (json_int_t)r->opts.repeats, "cases", r->cases);
+                             "cores_allowed", (json_int_t)r->cores, "bound", r->bound, "repeats",
+                             (json_int_t)r->opts.repeats, "cases", r->cases);
     int rc = !root || r->failed || json_dumpf(root, stdout, JSON_INDENT(2)) < 0 ? -ENOMEM : 0;
 
     json_decref(root);
@@ -231,7 +232,8 @@ static int run_request(const struct hl_command *cmd, const struct request *q)
     struct report r = {.req = q, .opts = {.repeats = q->repeats}};
     int rc;
 
-    r.opts.threads = q->threads ? q->threads : haul_optim_threads(1);
+    r.cores = haul_optim_threads(1);
+    r.opts.threads = q->threads ? q->threads : r.cores;
     r.opts.elems = q->elems / 65536 * 65536; /* whole grains for every thread and roof */
     if (q->json) {
         r.cases = json_array();

@@ -17,6 +17,7 @@ static const struct subcommand subcommands[] = {
     {NULL, "plan", hl_cmd_plan, "does it fit, on how many devices, and how fast can it be"},
     {NULL, "doctor", hl_cmd_doctor, "what this machine offers, and what to change"},
     {"bench", "adam", hl_cmd_bench_adam, "optimizers and norm beside the memory roof"},
+    {"bench", "io", hl_cmd_bench_io, "a drive read, written and paged, beside fio"},
 };
 
 #define NSUBCOMMANDS (sizeof subcommands / sizeof subcommands[0])

@@ -25,10 +25,11 @@ uint64_t data_hash(uint64_t seed, uint64_t stream, uint64_t i)
     return mix(mix(mix(seed + golden) + (stream + 1) * golden) + (i + 1) * golden);
 }
 
-/* The first of the places where haul's own text may be. Returns 0 when one is there. */
-static int find_own_text(char *out, size_t size)
+/* The first of the places where haul's own text may be that has it, or NULL. */
+static const char *find_own_text(void)
 {
     static const char *const places[] = {"/", "/../share/haul/"};
+    static char path[4096];
     char program[3072];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     char *slash;
@@ -38,13 +39,13 @@ static int find_own_text(char *out, size_t size)
     if (slash != NULL) {
         *slash = '\0';
         for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-            snprintf(out, size, "%s%s%s", program, places[i], TEXT_NAME);
-            if (access(out, R_OK) == 0)
-                return 0;
+            snprintf(path, sizeof path, "%s%s%s", program, places[i], TEXT_NAME);
+            if (access(path, R_OK) == 0)
+                return path;
         }
     }
-    snprintf(out, size, "%s/%s", TRAIN_GPT_DATADIR, TEXT_NAME);
-    return access(out, R_OK);
+    snprintf(path, sizeof path, "%s/%s", TRAIN_GPT_DATADIR, TEXT_NAME);
+    return access(path, R_OK) == 0 ? path : NULL;
 }
 
 static int check(struct data *data, uint64_t seq)
@@ -72,15 +73,14 @@ static int check(struct data *data, uint64_t seq)
 
 int data_open(const char *path, uint64_t seq, struct data *out)
 {
-    if (path == NULL && find_own_text(out->path, sizeof out->path) != 0) {
+    out->path = path != NULL ? path : find_own_text();
+    if (out->path == NULL) {
         fprintf(stderr,
-                "train_gpt: haul's own text (%s) is neither beside the program nor "
-                "installed; give --data FILE\n",
+                "train_gpt: haul's own text (%s) is neither beside the program nor installed; give "
+                "--data FILE\n",
                 TEXT_NAME);
         return -1;
     }
-    if (path != NULL)
-        snprintf(out->path, sizeof out->path, "%s", path);
     out->fd = open(out->path, O_RDONLY | O_CLOEXEC);
     if (out->fd < 0) {
         fprintf(stderr, "train_gpt: %s: %s; give --data a file that can be read\n", out->path,

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct data {
-    char path[4096];
+    const char *path;
     int fd;
     uint64_t bytes;
 };
@@ -19,7 +19,7 @@ struct data {
  * Open the text to learn.
  *
  * @param path  [in]  any regular file; NULL: haul's own text, beside the program, in the installed data
- *                    folder beside it, or in the one given when it was built
+ *                    folder beside it, or in the one given when it was built. Kept, not copied
  * @param seq   [in]  the file must have at least seq + 1 bytes
  *
  * Returns 0, or -1 after one line on stderr.

@@ -9,9 +9,16 @@ static double init_std(const struct gpt_shape *shape)
     return sqrt(0.4 / (double)shape->dim);
 }
 
+/* The embedding is the head too: the first logits have variance 1/8, which puts the first loss within 0.07
+ * of ln 256. */
+static double embedding_std(const struct gpt_shape *shape)
+{
+    return sqrt(0.125 / (double)shape->dim);
+}
+
 /* Dimensions in units of C, and as kinds that gpt_unit_tensor() resolves. */
 enum extent { VOCAB, SEQ, C1, C3, C4, NONE };
-enum init { ZERO, ONE, NORMAL, RESIDUAL };
+enum init { ZERO, ONE, NORMAL, EMBEDDING, RESIDUAL };
 
 struct tensor_row {
     const char *name;
@@ -20,8 +27,8 @@ struct tensor_row {
 };
 
 static const struct tensor_row embed_rows[GPT_EMBED_TENSORS] = {
-    [GPT_WTE] = {"wte", VOCAB, C1, NORMAL},
-    [GPT_WPE] = {"wpe", SEQ, C1, NORMAL},
+    [GPT_WTE] = {"wte", VOCAB, C1, EMBEDDING},
+    [GPT_WPE] = {"wpe", SEQ, C1, EMBEDDING},
 };
 
 static const struct tensor_row block_rows[GPT_BLOCK_TENSORS] = {
@@ -85,6 +92,8 @@ void gpt_unit_tensor(const struct gpt_shape *shape, enum gpt_unit unit, uint32_t
     };
     if (row->init == NORMAL)
         out->init_std = init_std(shape);
+    else if (row->init == EMBEDDING)
+        out->init_std = embedding_std(shape);
     else if (row->init == RESIDUAL) /* two residual additions per block keep their sum's variance */
         out->init_std = init_std(shape) / sqrt(2.0 * (double)shape->layers);
 }

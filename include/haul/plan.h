@@ -24,8 +24,8 @@ enum haul_tier { HAUL_TIER_DEVICE = 0, HAUL_TIER_HOST, HAUL_TIER_NVME, HAUL_NTIE
 /* A decoder-only transformer. layers = 0: shape not given, model state only. */
 struct haul_shape {
     uint64_t layers, hidden, heads, vocab, seq;
-    uint64_t batch;    /* sequences per rank and micro-batch */
-    int recompute;     /* 1: activations are recomputed per block in backward */
+    uint64_t batch; /* sequences per rank and micro-batch */
+    int recompute;  /* 1: activations are recomputed per block in backward */
 };
 
 /**
@@ -37,18 +37,19 @@ struct haul_shape {
  *
  * Errors     0, -EINVAL (text names the field), -EOVERFLOW
  */
-HAUL_API HAUL_MUST_USE
+HAUL_API
+HAUL_MUST_USE
 int haul_shape_params(const struct haul_shape *shape, uint64_t *out);
 
 struct haul_plan_opts {
     size_t struct_size;
-    uint64_t params; /* Ψ; 0 (default): what haul_shape_params() says of the shape */
-    uint32_t ranks;  /* N >= 1; default 1 */
+    uint64_t params;         /* Ψ; 0 (default): what haul_shape_params() says of the shape */
+    uint32_t ranks;          /* N >= 1; default 1 */
     uint32_t ranks_per_node; /* 0 (default): min(N, 8) */
-    enum haul_dtype dtype; /* parameters and gradients: BF16 (default), FP16, FP32 */
+    enum haul_dtype dtype;   /* parameters and gradients: BF16 (default), FP16, FP32 */
     enum haul_master master; /* default HAUL_MASTER_FP32; SPLIT: BF16 only */
     uint64_t device_mem_per_rank, host_mem_per_node, nvme_mem_per_node; /* default HAUL_UNLIMITED */
-    struct haul_shape shape; /* default: layers 0, recompute 1 */
+    struct haul_shape shape;    /* default: layers 0, recompute 1 */
     enum haul_dtype grad_dtype; /* gradients at rest; NONE (default): as dtype */
     uint32_t passes; /* reduces of one unit in a step, default 1; over 1: FP32 accumulators */
 };
@@ -72,12 +73,13 @@ struct haul_plan_row {
     uint64_t device_bytes_per_rank; /* model state only */
     uint64_t host_bytes_per_node;
     uint64_t nvme_bytes_per_node;
-    double comm_elems_per_rank; /* elements per step: 2Ψ or 3Ψ, as the ZeRO paper counts for many ranks;
+    double
+        comm_elems_per_rank; /* elements per step: 2Ψ or 3Ψ, as the ZeRO paper counts for many ranks;
                                    a ring sends (N-1)/N of it, nothing when N = 1 */
-    double comm_ratio;          /* to plain data parallel: 1 or 1.5 */
+    double comm_ratio;       /* to plain data parallel: 1 or 1.5 */
     struct haul_working_set working_set;
-    int fits;                   /* working set counted in */
-    uint64_t short_by_bytes;    /* 0 when it fits; else the sum of short_by_tier_bytes */
+    int fits;                /* working set counted in */
+    uint64_t short_by_bytes; /* 0 when it fits; else the sum of short_by_tier_bytes */
     uint64_t short_by_tier_bytes[HAUL_NTIERS]; /* device per rank, host and nvme per node */
 };
 
@@ -103,7 +105,8 @@ struct haul_plan_row {
  *            HAUL_E_ABI
  * Source     Rajbhandari et al. 2020 (ZeRO), table 1; Korthikanti et al. 2022 (activations)
  */
-HAUL_API HAUL_MUST_USE
+HAUL_API
+HAUL_MUST_USE
 int haul_plan_rows(const struct haul_plan_opts *opts, struct haul_plan_row rows[HAUL_PLAN_ROWS]);
 
 /* One line of a ledger: so many bytes in that tier for that purpose, per rank. */

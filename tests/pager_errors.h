@@ -1,0 +1,366 @@
+/* pager_errors.h: opening and working where things are refused. Included by each of the
+ * test_pager_<method>.c files. */
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#define NO_STORE ((struct haul_store *)1)
+
+static void sweep_open(const char *dir, int is_durable)
+{
+    struct haul_store_opts o = small_opts(&dir);
+    int64_t before[HL_SYS_NKINDS];
+    unsigned n, failures = 0;
+
+    o.durable = is_durable;
+    haul_log_set(NULL, NULL, HAUL_LOG_ERROR);
+    for (int k = 0; k < HL_SYS_NKINDS; k++)
+        before[k] = hl_sys_live((enum hl_sys_kind)k);
+    for (n = 1; n < 2000; n++) {
+        struct haul_store *s = NO_STORE;
+        int rc;
+
+        hl_sys_fail_nth(n, EIO);
+        rc = open_store(&o, &s);
+        if (!hl_sys_failed()) {
+            hl_sys_fail_nth(0, 0);
+            MUST(rc);
+            haul_store_close(s);
+            break;
+        }
+        hl_sys_fail_nth(0, 0);
+        if (rc == 0) { /* some failures only cost a fallback */
+            haul_store_close(s);
+        } else {
+            failures++;
+            cr_assert_eq(s, NO_STORE, "call %u", n);
+            cr_assert(haul_last_error()[0]);
+        }
+        for (int k = 0; k < HL_SYS_NKINDS; k++)
+            cr_assert_eq(hl_sys_live((enum hl_sys_kind)k), before[k], "call %u, kind %d", n, k);
+    }
+    cr_assert(n > 10 && n < 2000 && failures > 10, "%u calls, %u failures", n, failures);
+}
+
+Test(pager, open_unwinds_from_every_failure)
+{
+    char dir[128];
+
+    FOR_EACH_PLACE(dir)
+    {
+        sweep_open(dir, 0);
+        cr_assert_eq(place_count(dir), 0);
+        sweep_open(dir, 1);
+    }
+}
+
+Test(pager, creating_and_growing_unwind_from_every_failure)
+{
+    unsigned char *m = memory(BLK);
+    char dir[128];
+
+    cr_assert(place_make(1, dir));
+    struct haul_store *s = scratch(dir, 4 * BLK);
+
+    fill(m, 0, BLK, 1);
+    MUST(haul_store_write(s, 1, 0, m, BLK));
+    MUST(haul_extent_drop(s, 1));
+    for (unsigned n = 1;; n++) {
+        int64_t before = hl_sys_live(HL_SYS_MEM);
+        uint64_t bytes;
+        int rc;
+
+        hl_sys_fail_nth(n, ENOMEM);
+        rc = haul_extent_create(s, 9000, BLK);
+        if (rc == 0)
+            rc = haul_extent_grow(s, 9000, 4 * BLK);
+        if (!hl_sys_failed())
+            break;
+        hl_sys_fail_nth(0, 0);
+        cr_assert_eq(rc, -ENOMEM);
+        if (haul_extent_size(s, 9000, &bytes) == 0) {
+            cr_assert_eq(bytes, BLK);
+            MUST(haul_extent_drop(s, 9000));
+        }
+        cr_assert(hl_sys_live(HL_SYS_MEM) <= before + 1, "call %u", n); /* the table stays */
+    }
+    hl_sys_fail_nth(0, 0);
+    haul_store_close(s);
+    cr_assert_eq(hl_sys_live(HL_SYS_MEM), 0);
+    place_remove(dir);
+}
+
+Test(pager, a_commit_that_fails_anywhere_leaves_a_whole_generation)
+{
+    char dir[128];
+
+    FOR_EACH_PLACE(dir)
+    {
+        struct haul_store *s = durable(dir, HAUL_LATEST);
+        uint64_t g = 1;
+        int failed = 1;
+
+        MUST(haul_extent_create(s, 1, SIZE));
+        put_all(s, SIZE, 1);
+        MUST(haul_store_commit(s, 1, NULL, 0));
+        for (unsigned n = 1; failed && n < 200; n++) {
+            int rc;
+
+            put_all(s, SIZE, g + 1);
+            hl_sys_fail_nth(n, ENOSPC);
+            rc = haul_store_commit(s, g + 1, "blob", 4);
+            failed = hl_sys_failed();
+            hl_sys_fail_nth(0, 0);
+            cr_assert_eq(rc, failed ? -ENOSPC : 0, "call %u: %d", n, rc);
+            haul_store_close(s);
+            s = durable(dir, HAUL_LATEST);
+            /* Either the new one (only retiring the old failed) or the old one, never a mixture. */
+            cr_assert(haul_store_generation(s, NULL, NULL) == g ||
+                          haul_store_generation(s, NULL, NULL) == g + 1,
+                      "call %u", n);
+            g = haul_store_generation(s, NULL, NULL);
+            cr_assert(holds(s, SIZE, g), "call %u, generation %d", n, (int)g);
+        }
+        cr_assert_eq(failed, 0);
+        haul_store_close(s);
+    }
+}
+
+Test(pager, after_a_refused_manifest_the_store_goes_on)
+{
+    char dir[128];
+
+    FOR_EACH_PLACE(dir)
+    {
+        struct haul_store *s = durable(dir, HAUL_LATEST);
+        unsigned n = 1;
+        int rc;
+
+        MUST(haul_extent_create(s, 1, SIZE));
+        put_all(s, SIZE, 1);
+        /* The first call is the flush: after that failure the store must be reopened. */
+        do {
+            hl_sys_fail_nth(++n, ENOSPC);
+            rc = haul_store_prepare(s, 1, NULL, 0);
+        } while (rc < 0 && n < 50);
+        hl_sys_fail_nth(0, 0);
+        cr_assert(n > 3 && n < 50, "%u", n);
+        put_all(s, SIZE, 2);
+        MUST(haul_store_commit(s, 2, NULL, 0));
+        cr_assert(holds(s, SIZE, 2));
+        haul_store_close(s);
+    }
+}
+
+Test(pager, a_failed_flush_asks_for_reopening)
+{
+    char dir[128];
+
+    FOR_EACH_PLACE(dir)
+    {
+        struct haul_store *s = durable(dir, HAUL_LATEST);
+
+        MUST(haul_extent_create(s, 1, SIZE));
+        put_all(s, SIZE, 1);
+        MUST(haul_store_commit(s, 1, NULL, 0));
+        put_all(s, SIZE, 2);
+        hl_sys_fail_nth(1, EIO);
+        MUST_FAIL(-EIO, haul_store_prepare(s, 2, NULL, 0));
+        hl_sys_fail_nth(0, 0);
+        MUST_FAIL(HAUL_E_STATE, haul_store_prepare(s, 2, NULL, 0));
+        haul_store_close(s);
+        s = durable(dir, HAUL_LATEST);
+        cr_assert(holds(s, SIZE, 1));
+        haul_store_close(s);
+    }
+}
+
+Test(pager, lack_of_space_is_found_at_open)
+{
+    char dir[128];
+
+    FOR_EACH_PLACE(dir)
+    {
+        const char *d = dir;
+        struct haul_store_opts o = small_opts(&d);
+        struct haul_store *s = NO_STORE;
+
+        for (int i = 0; i < 4; i++) {
+            o.durable = i & 1;
+            o.reserve = i & 2 ? HAUL_RESERVE_WRITTEN : HAUL_RESERVE_ALLOCATED;
+            o.capacity_bytes = 1ull << 46;
+            o.block_bytes = 1u << 20;
+            MUST_FAIL(-ENOSPC, open_store(&o, &s));
+            cr_assert(strstr(haul_last_error(), "are free"), "%s", haul_last_error());
+            cr_assert_eq(s, NO_STORE);
+        }
+    }
+}
+
+Test(pager, a_disk_that_fills_up_later_fails_the_write_and_loses_nothing)
+{
+    char dir[128], path[256];
+    unsigned char *m = memory(MIB);
+    struct haul_store_opts o;
+    struct haul_store *s;
+    const char *d = dir;
+    int fd;
+
+    cr_assert(place_make(0, dir));
+    if (mount("none", dir, "tmpfs", 0, "size=3m") < 0) {
+        place_remove(dir);
+        SKIP("mounting a small tmpfs: %s", strerror(errno));
+    }
+    o = small_opts(&d);
+    o.capacity_bytes = 8 * MIB;
+    o.durable = 1;
+    MUST_FAIL(-ENOSPC, open_store(&o, &s)); /* reserved: found at open */
+    place_empty(dir);
+    o.reserve = HAUL_RESERVE_NONE;
+    MUST(open_store(&o, &s));
+    MUST(haul_extent_create(s, 1, MIB));
+    put_all(s, MIB, 1);
+    MUST(haul_store_commit(s, 1, NULL, 0));
+    /* Someone else fills the disk. */
+    snprintf(path, sizeof path, "%s/other", dir);
+    fd = open(path, O_CREAT | O_WRONLY, 0600);
+    while (write(fd, m, 4096) == 4096)
+        ;
+    fill(m, 0, MIB, 2);
+    MUST_FAIL(-ENOSPC, haul_store_write(s, 1, 0, m, MIB));
+    cr_assert(strstr(haul_last_error(), "haul.data"), "%s", haul_last_error());
+    cr_assert(strstr(haul_last_error(), "free some space"), "%s", haul_last_error());
+    haul_store_close(s);
+    s = durable(dir, HAUL_LATEST);
+    cr_assert(holds(s, MIB, 1)); /* what was committed is whole */
+    unlink(path);
+    close(fd);
+    put_all(s, MIB, 2);
+    MUST(haul_store_commit(s, 2, NULL, 0));
+    cr_assert(holds(s, MIB, 2));
+    haul_store_close(s);
+    umount2(dir, MNT_DETACH);
+    place_remove(dir);
+}
+
+Test(pager, options_out_of_range_are_named)
+{
+    char dir[128];
+    const char *d = dir;
+    struct haul_store_opts good = small_opts(&d), o;
+    struct haul_store *s = NO_STORE;
+
+    cr_assert(place_make(0, dir));
+#define REFUSED(field, value, code)                                                                \
+    o = good;                                                                                      \
+    o.field = value;                                                                               \
+    MUST_FAIL(code, open_store(&o, &s))
+    REFUSED(struct_size, 1, HAUL_E_ABI);
+    REFUSED(ndirs, 0, -EINVAL);
+    REFUSED(ndirs, HAUL_MAX_DIRS + 1, -EINVAL);
+    REFUSED(block_bytes, 4095, -EINVAL);
+    REFUSED(block_bytes, 4096 + 512, -EINVAL);
+    REFUSED(read_depth, 0, -EINVAL);
+    REFUSED(write_depth, 1025, -EINVAL);
+    REFUSED(max_requests, 0, -EINVAL);
+    REFUSED(bounce_blocks, 0, -EINVAL);
+    REFUSED(verify, 9, -EINVAL);
+    REFUSED(verify_every, 0, -EINVAL);
+    REFUSED(capacity_bytes, 0, -EINVAL);
+    REFUSED(read_only, 1, -EINVAL);
+    REFUSED(dirs, NULL, -EINVAL);
+    cr_assert(strstr(haul_last_error(), "dirs"));
+    d = "./no/such/parent";
+    MUST_FAIL(-ENOENT, open_store(&good, &s));
+    place_remove(dir);
+}
+
+Test(pager, reads_and_writes_work_with_verification_sampled_or_off)
+{
+    static const enum haul_verify modes[] = {HAUL_VERIFY_SAMPLE, HAUL_VERIFY_OFF};
+    unsigned char *m = memory(SIZE);
+    char dir[128];
+
+    FOR_EACH_PLACE(dir)
+    {
+        for (int i = 0; i < 4; i++) {
+            const char *d = dir;
+            struct haul_store_opts o = small_opts(&d);
+            struct haul_store *s;
+
+            o.verify = modes[i & 1];
+            o.verify_every = 3;
+            o.direct = i & 2 ? HAUL_DIRECT_OFF : HAUL_DIRECT_AUTO;
+            MUST(open_store(&o, &s));
+            MUST(haul_extent_create(s, 1, SIZE));
+            put_all(s, SIZE, 1);
+            MUST(haul_store_read(s, 1, BLK + 4096, m, 8192)); /* an aligned part, unchecked */
+            cr_assert(filled(m, BLK + 4096, 8192, 1));
+            MUST(haul_store_read(s, 1, 5, m, SIZE - 5));
+            cr_assert(filled(m, 5, SIZE - 5, 1));
+            MUST(haul_store_write(s, 1, 5, m, SIZE - 5));
+            cr_assert(holds(s, SIZE, 1));
+            haul_store_close(s);
+        }
+    }
+}
+
+Test(pager, sampling_finds_damage_in_the_end)
+{
+    unsigned char *m = memory(SIZE);
+    char dir[128];
+    const char *d = dir;
+    struct haul_store_opts o = small_opts(&d);
+    struct haul_store *s;
+    int found = 0;
+
+    cr_assert(place_make(1, dir));
+    o.durable = 1;
+    o.verify = HAUL_VERIFY_SAMPLE;
+    o.verify_every = 5;
+    MUST(open_store(&o, &s));
+    MUST(haul_extent_create(s, 1, SIZE));
+    put_all(s, SIZE, 1);
+    flip_bit(dir, disk_place(s, 2) + 9, 1);
+    for (unsigned i = 0; i < 5; i++) /* 7 blocks, every fifth: all residues come by */
+        found += haul_store_read(s, 1, 0, m, SIZE) == HAUL_E_CHECKSUM;
+    cr_assert_eq(found, 1);
+    haul_store_close(s);
+    place_remove(dir);
+}
+
+Test(pager, the_pool_of_the_caller_serves_without_a_copy)
+{
+    struct haul_pool_segment seg = {.bytes = 16 * BLK, .fd = -1};
+    struct haul_store_stats st = {.struct_size = sizeof st};
+    struct haul_pool_opts po;
+    struct haul_pool *pool;
+    void *m;
+    char dir[128];
+
+    haul_log_set(NULL, NULL, HAUL_LOG_ERROR);
+    haul_pool_opts_init(&po);
+    po.segments = &seg;
+    po.nsegments = 1;
+    FOR_EACH_PLACE(dir)
+    {
+        const char *d = dir;
+        struct haul_store_opts o = small_opts(&d);
+        struct haul_store *s;
+
+        MUST(haul_pool_open(&po, &pool));
+        MUST(haul_pool_take(pool, "data", 8 * BLK, &m));
+        o.pool = pool;
+        MUST(open_store(&o, &s));
+        MUST(haul_extent_create(s, 1, 8 * BLK));
+        fill(m, 0, 8 * BLK, 1);
+        MUST(haul_store_write(s, 1, 0, m, 8 * BLK));
+        memset(m, 0, 8 * BLK);
+        MUST(haul_store_read(s, 1, 0, m, 8 * BLK));
+        cr_assert(filled(m, 0, 8 * BLK, 1));
+        MUST(haul_store_stat(s, &st));
+        cr_assert_eq(st.read.bounced + st.write.bounced, 0);
+        haul_store_close(s);
+        haul_pool_close(pool);
+    }
+}

@@ -1,0 +1,11 @@
+/* test_pager_uring.c: the pager's suite with the method "uring". */
+#include "method.h"
+
+#define METHOD         (&hl_method_uring)
+#define METHOD_BEGIN() ((void)0)
+#include "pager_case.h"
+#include "scratch_file.h"
+
+#include "pager_requests.h"
+#include "pager_durable.h"
+#include "pager_errors.h"

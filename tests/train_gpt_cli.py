@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""train_gpt_cli.py PROGRAM: the behaviour of train_gpt on a model small enough for every build."""
+import ctypes
+import math
+import os
+import resource
+import signal
+import subprocess
+import tempfile
+import time
+
+from train_gpt_runner import PROGRAM, Skip, main, run, train
+
+SMALL = ["--layers", 2, "--dim", 32, "--heads", 2, "--seq", 32, "--batch", 4, "--steps", 8]
+
+
+def help_names_every_flag():
+    result = run("--help")
+    assert result.rc == 0 and result.err == ""
+    for flag in ("data steps layers dim heads seq batch accum order stage offload device device-mem "
+                 "host-mem grad-dtype dtype lr clip seed threads link-gbps jsonl digest quiet").split():
+        assert f"--{flag} " in result.out, flag
+
+
+def refuse(code, text, *flags):
+    result = run(*flags, timeout=60)
+    assert result.rc == code, (flags, result.rc, result.err)
+    first = result.err.splitlines()[0]
+    assert first.startswith("train_gpt: ") and text in first, (flags, result.err)
+    assert result.out == "" and result.left == [], (flags, result.out, result.left)
+    return result
+
+
+def usage_errors_are_one_line_and_exit_2():
+    for text, *flags in (
+            ["nearest is --steps", "--stpes", "3"], ["no flag '--ranks'", "--ranks", "0"],
+            ["needs a value", "--steps"], ["not a flag", "train"], ["--layers", "--layers", "0"],
+            ["--heads", "--heads", "0"], ["--steps", "--steps", "0"], ["--accum", "--accum", "0"],
+            ["not divisible by --heads", "--dim", "130"], ["by --heads", "--dim", "7", "--heads", "8"],
+            ["not divisible by --accum", "--accum", "3"], ["--layers", "--layers", "1e18"],
+            ["--dim", "--dim", "-4"], ["2^31 tokens", "--batch", "1e6", "--seq", "1e6"],
+            ["--lr", "--lr", "nan"], ["--lr", "--lr=-1"], ["--clip", "--clip", "1x"],
+            ["layer, batch", "--order", "depth"], ["not a size", "--device-mem", "12XB"],
+            ["--host-mem", "--host-mem", "0"], ["takes no value", "--digest=1"],
+            ["--offload all", "--window", "2", "--offload", "none"],
+            ["FP32", "--dtype", "fp32", "--grad-dtype", "bf16"],
+            ["--plan-only", "--plan-only", "--digest"],
+            ["2^63 bytes", "--dim", 65536, "--heads", 1, "--layers", 4096, "--no-recompute",
+             "--seq", 2**20, "--batch", 2**20, "--accum", 2**20, "--data", long_file()]):
+        assert len(refuse(2, text, *flags).err.splitlines()) == 1, flags
+
+
+def long_file():
+    """A sparse file of 2 MiB that outlives the call: 1 MiB sequences fit in."""
+    if not hasattr(long_file, "file"):
+        long_file.file = tempfile.NamedTemporaryFile()
+        long_file.file.truncate(2 << 20)
+    return long_file.file.name
+
+
+def data_that_cannot_serve_is_named():
+    with tempfile.TemporaryDirectory() as folder:
+        empty, short = os.path.join(folder, "empty"), os.path.join(folder, "short")
+        for path, nbytes in ((empty, 0), (short, 32)):
+            with open(path, "wb") as f:
+                f.write(b"x" * nbytes)
+        for path, text in ((empty, "0 bytes"), (short, "32 bytes"), (folder, "not a regular file"),
+                           (os.path.join(folder, "none"), "No such file")):
+            result = refuse(1, text, "--data", path, "--seq", 32)
+            assert len(result.err.splitlines()) == 1 and path in result.err
+        with open(short, "ab") as f:
+            f.write(b"y")
+        train(*SMALL, "--data", short)  # just long enough: one sequence and its last target
+
+
+def the_cuda_device_is_refused_where_there_is_none():
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pass
+    else:
+        raise Skip("a machine without a CUDA driver")
+    refuse(3, "--device host", "--device", "cuda")
+
+
+def a_jsonl_file_that_cannot_be_written_is_named():
+    refuse(1, "/nonexistent/file", *SMALL, "--jsonl", "/nonexistent/file")
+
+
+def json_lines_keep_the_contract():
+    result = train(*SMALL, "--accum", 2)
+    steps, summary = result.lines[:-1], result.summary
+    assert [s["step"] for s in steps] == list(range(1, 9))
+    for s in steps:
+        assert set(s) == {"step", "loss", "grad_norm", "lr", "clip", "skipped", "ms", "tokens_per_s",
+                          "weight_passes", "lanes"}
+        assert set(s["lanes"]) == {"compute", "h2d", "d2h", "io_read", "io_write", "optim", "comm"}
+        for lane in s["lanes"].values():
+            assert set(lane) == {"busy_ms", "exposed_ms", "bytes"}
+        assert s["skipped"] is False and 0 < s["clip"] <= 1 and s["grad_norm"] > 0
+        assert math.isclose(s["lr"], 0.002 * s["step"] / 20, rel_tol=1e-6)
+        assert math.isclose(s["tokens_per_s"], 4 * 32 * 1000 / s["ms"], rel_tol=1e-6)
+        # forward and backward, the tied embedding twice in each
+        embed, total = 256 * 32 + 32 * 32, 256 * 32 + 32 * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32
+        assert math.isclose(s["weight_passes"], 2 * (total + embed) / total, rel_tol=1e-6)
+    assert set(summary) == {"summary", "planned", "peaks", "comm_elems", "digest"}
+    assert set(summary["planned"]) == set(summary["peaks"]) == {"device", "host", "nvme"}
+    assert summary["comm_elems"] == {"all_gather": 0, "reduce_scatter": 0, "all_reduce": 0}
+    assert summary["digest"] == result.digest
+    assert abs(result.losses[0] - math.log(256)) < 0.3
+
+
+def the_same_digest_and_losses_wherever_state_lives():
+    first = train(*SMALL)
+    for flags, env in (([], {}), (["--offload", "none"], {}), (["--offload", "optimizer"], {}),
+                       (["--threads", 1], {}), (["--threads", 2], {}), (["--window", 3], {}),
+                       (["--window", 1], {}), (["--no-overlap"], {}), (["--no-recompute"], {}),
+                       (["--stage", 0], {}), (["--link-gbps", 0.5], {}),
+                       ([], {"HAUL_CPU_MASK": "c"}), ([], {"HAUL_CPU_MASK": "avx2"}),
+                       ([], {"HAUL_CPU_MASK": "avx512"}), ([], {"OMP_NUM_THREADS": "1"})):
+        other = train(*SMALL, *flags, env=env)
+        assert other.digest == first.digest and other.losses == first.losses, (flags, env)
+    for flags in (["--seed", 2], ["--clip", 0.01], ["--lr", 0.001], ["--steps", 7]):
+        assert train(*SMALL, *flags).digest != first.digest, flags
+
+
+def the_same_digest_in_fp32_and_with_fp32_gradients():
+    for flags in (["--dtype", "fp32"], ["--grad-dtype", "fp32"]):
+        digests = {train(*SMALL, *flags, "--offload", offload, "--accum", 2, "--order", "batch").digest
+                   for offload in ("none", "optimizer", "all")}
+        assert len(digests) == 1, (flags, digests)
+
+
+def orders_move_different_bytes_and_agree():
+    layer = train(*SMALL, "--accum", 4, "--order", "layer")
+    batch = train(*SMALL, "--accum", 4, "--order", "batch")
+    for a, b in zip(layer.losses, batch.losses):
+        assert abs(a - b) < 5e-3 * a
+    passes = [r.lines[0]["weight_passes"] for r in (layer, batch)]
+    assert math.isclose(4 * passes[0], passes[1], rel_tol=1e-6)
+
+
+def peaks_are_the_plan_to_the_byte():
+    for flags in ([], ["--offload", "none"], ["--offload", "optimizer"], ["--no-recompute"],
+                  ["--accum", 4, "--order", "batch"], ["--accum", 4, "--no-recompute"],
+                  ["--dtype", "fp32"], ["--window", 4]):
+        summary = train(*SMALL, *flags).summary
+        assert summary["planned"] == summary["peaks"], (flags, summary)
+        plan = {line.split()[0]: int(line.split()[-1])
+                for line in run(*SMALL, *flags, "--plan-only").out.splitlines() if "in all" in line}
+        assert plan == {k: v for k, v in summary["planned"].items() if v > 0}, (flags, plan)
+
+
+def a_budget_of_the_plan_is_enough_and_one_byte_less_is_not():
+    planned = train(*SMALL).summary["planned"]
+    for flag, tier in (("--device-mem", "device"), ("--host-mem", "host")):
+        train(*SMALL, flag, planned[tier])
+        result = refuse(1, "does not fit", *SMALL, flag, planned[tier] - 1)
+        assert "short by 1 B" in result.err, result.err
+        result = run(*SMALL, flag, planned[tier] - 1, "--plan-only")
+        assert result.rc == 1 and "short by 1 bytes" in result.err, result.err
+
+
+def an_address_space_below_the_plan_is_refused():
+    big = ["--layers", 4, "--dim", 1024, "--heads", 4, "--seq", 32, "--batch", 1, "--steps", 1]
+    limit = 800 << 20  # what the program itself maps, and not 50 M parameters of 16 bytes
+
+    def cap():
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    refuse_under(cap, big)
+
+
+def refuse_under(cap, flags):
+    result = run(*flags, preexec=cap, timeout=60)
+    if "Sanitizer" in result.err:
+        raise Skip("a build without the address sanitizer, whose shadow takes the address space")
+    assert result.rc == 1 and "does not fit" in result.err and "short by" in result.err, (
+        result.rc, result.err)
+    assert "records" in result.err and result.out == "", result.err
+
+
+def a_gradient_that_is_not_finite_skips_the_step_and_says_so():
+    overflow = ["--layers", 1, "--dim", 32, "--batch", 2, "--lr", 1e36, "--digest"]
+    two, four = (run(*overflow, "--steps", n, "--jsonl", "{jsonl}") for n in (2, 4))
+    assert [line["skipped"] for line in four.lines[:-1]] == [False, True, True, True]
+    assert four.lines[2]["grad_norm"] is None and four.lines[2]["clip"] == 0
+    assert "skipped: gradient not finite" in four.err and "3 steps" in four.out, four.out
+    assert two.digest == four.digest  # steps 3 and 4, like 2, changed nothing
+
+
+def ctrl_c_finishes_the_step_and_closes():
+    with tempfile.TemporaryDirectory() as folder:
+        with subprocess.Popen([PROGRAM, "--layers", "2", "--dim", "32", "--heads", "2", "--seq", "32",
+                               "--steps", "1000000", "--digest"], cwd=folder, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            for _ in range(3):
+                assert child.stderr.readline().startswith("step ")
+            child.send_signal(signal.SIGINT)
+            out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    assert "planned" in out and out.splitlines()[-1].startswith("digest "), out
+    last = int(err.splitlines()[-1].split("/")[0].split()[1])
+    assert f"steps      {last} in " in out, (last, out)
+
+
+def a_second_ctrl_c_ends_at_once():
+    slow = ["--layers", "8", "--dim", "512", "--heads", "4", "--seq", "512", "--batch", "16"]
+    with subprocess.Popen([PROGRAM, *slow, "--quiet"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as child:
+        time.sleep(2)  # inside the first steps, which take seconds each
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=5)
+    assert child.returncode in (-signal.SIGINT, 0), child.returncode
+
+
+def quiet_prints_nothing_but_the_digest():
+    result = run(*SMALL, "--quiet", "--digest")
+    assert result.rc == 0 and result.err == "" and result.out == f"digest {result.digest}\n"
+    result = run(*SMALL, "--quiet")
+    assert result.rc == 0 and result.err == "" and result.out == ""
+
+
+main([help_names_every_flag, usage_errors_are_one_line_and_exit_2, data_that_cannot_serve_is_named,
+      the_cuda_device_is_refused_where_there_is_none, a_jsonl_file_that_cannot_be_written_is_named,
+      json_lines_keep_the_contract, the_same_digest_and_losses_wherever_state_lives,
+      the_same_digest_in_fp32_and_with_fp32_gradients, orders_move_different_bytes_and_agree,
+      peaks_are_the_plan_to_the_byte, a_budget_of_the_plan_is_enough_and_one_byte_less_is_not,
+      an_address_space_below_the_plan_is_refused,
+      a_gradient_that_is_not_finite_skips_the_step_and_says_so, ctrl_c_finishes_the_step_and_closes,
+      a_second_ctrl_c_ends_at_once, quiet_prints_nothing_but_the_digest])

@@ -1,0 +1,77 @@
+"""train_gpt_runner.py: running train_gpt from a test, and TAP. Standard library only."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+
+
+class Skip(Exception):
+    """What is missing, by name."""
+
+
+class Result:
+    def __init__(self, done, folder):
+        self.rc, self.out, self.err = done.returncode, done.stdout, done.stderr
+        self.left = sorted(os.listdir(folder))
+        self.lines = []
+        path = os.path.join(folder, "run.jsonl")
+        if os.path.exists(path):
+            with open(path) as f:
+                self.lines = [json.loads(line) for line in f]
+
+    @property
+    def digest(self):
+        word, value = self.out.splitlines()[-1].split()
+        assert word == "digest" and len(value) == 16, self.out
+        int(value, 16)
+        return value
+
+    @property
+    def losses(self):
+        return [line["loss"] for line in self.lines if "summary" not in line]
+
+    @property
+    def summary(self):
+        assert self.lines[-1]["summary"] is True
+        return self.lines[-1]
+
+
+def run(*flags, env=None, preexec=None, timeout=600):
+    """Run the program in an empty folder; {jsonl} in a flag is a file that Result.lines reads."""
+    with tempfile.TemporaryDirectory() as folder:
+        jsonl = os.path.join(folder, "run.jsonl")
+        done = subprocess.run([PROGRAM] + [str(f).replace("{jsonl}", jsonl) for f in flags],
+                              cwd=folder, env=dict(os.environ, **(env or {})), text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=preexec,
+                              timeout=timeout, check=False)
+        return Result(done, folder)
+
+
+def train(*flags, **options):
+    """A run that must succeed, quiet, with digest and JSON lines."""
+    result = run(*flags, "--quiet", "--digest", "--jsonl", "{jsonl}", **options)
+    assert result.rc == 0, (flags, result.rc, result.err)
+    return result
+
+
+def main(tests):
+    """Run each test function; its name is the behaviour."""
+    failed = 0
+    print(f"1..{len(tests)}")
+    for number, test in enumerate(tests, 1):
+        name = test.__name__
+        try:
+            test()
+            print(f"ok {number} {name}", flush=True)
+        except Skip as skip:
+            print(f"ok {number} {name} # SKIP {skip}", flush=True)
+        except Exception:  # noqa: whatever it was, the others still run
+            failed += 1
+            print(f"not ok {number} {name}", flush=True)
+            traceback.print_exc()
+    sys.exit(failed > 0)
+
+
+PROGRAM = os.path.abspath(sys.argv[1])

@@ -1,0 +1,264 @@
+/* bench_io.c: passes over a scratch store. */
+#include "bench_io.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "clock.h"
+#include "fail.h"
+#include "haul/pool.h"
+#include "store.h"
+#include "sys.h"
+
+/* A record is this many blocks; this many records are in memory at once. */
+#define RECORD_BLOCKS 16u
+#define NSLOTS        6u
+/* How far reads run ahead, and writes behind. */
+#define AHEAD 2u
+
+struct hl_bench_io {
+    struct hl_bench_io_opts opts;
+    struct haul_store *store;
+    struct haul_pool *pool;
+    char *mem; /* NSLOTS records */
+    uint64_t record_bytes;
+    uint32_t nrecords;
+    double huge_fraction;
+};
+
+/* ---- memory ---- */
+
+/* Touch the pages of a file in random order: neighbours in the file are strangers in memory. */
+static void touch_scattered(volatile char *p, uint64_t bytes)
+{
+    uint64_t n = bytes / 4096, stride = 2654435761u % n | 1, at = 0;
+
+    /* An odd stride that shares no factor with n visits every page. */
+    while (n > 1 && (n % stride == 0 || stride % 2 == 0))
+        stride += 2;
+    for (uint64_t i = 0; i < n; i++, at = (at + stride) % n)
+        p[at * 4096] = 1;
+    for (uint64_t i = 0; i < n; i++) /* what a shared factor left out */
+        p[i * 4096] = 1;
+}
+
+static int fill_scattered(int fd, uint64_t bytes)
+{
+    void *p;
+    int rc = hl_sys_ftruncate(fd, (off_t)bytes);
+
+    if (rc == 0)
+        rc = hl_sys_map(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0, &p);
+    if (rc < 0)
+        return rc;
+    (void)hl_sys_madvise(p, bytes, MADV_NOHUGEPAGE);
+    touch_scattered(p, bytes);
+    hl_sys_unmap(p, bytes);
+    return 0;
+}
+
+int hl_scattered_file(const char *path, uint64_t bytes)
+{
+    int fd = hl_sys_open(AT_FDCWD, path, O_RDWR | O_CREAT | O_TRUNC, 0600), rc;
+
+    if (fd < 0)
+        return fd;
+    rc = fill_scattered(fd, bytes);
+    hl_sys_close(fd);
+    return rc;
+}
+
+static int open_pool(struct hl_bench_io *b)
+{
+    uint64_t data = b->record_bytes * NSLOTS;
+    uint64_t bytes = data + (uint64_t)b->opts.store.bounce_blocks * b->opts.store.block_bytes;
+    struct haul_pool_segment seg = {.bytes = bytes, .fd = -1};
+    struct haul_pool_stats stats = {.struct_size = sizeof stats};
+    struct haul_pool_opts opts;
+    void *mem;
+    int rc = 0;
+
+    haul_pool_opts_init(&opts);
+    opts.segments = &seg;
+    opts.nsegments = 1;
+    if (b->opts.pages != HL_PAGES_HUGE)
+        opts.pages = HAUL_PAGES_SMALL;
+    if (b->opts.pages == HL_PAGES_SCATTERED) {
+        seg.shared = 1;
+        seg.fd = rc = hl_sys_memfd("bench", 0);
+        if (rc >= 0)
+            rc = fill_scattered(seg.fd, bytes);
+    }
+    if (rc >= 0)
+        rc = haul_pool_open(&opts, &b->pool);
+    if (seg.fd >= 0)
+        hl_sys_close(seg.fd);
+    if (rc == 0)
+        rc = haul_pool_take(b->pool, "records", data, &mem);
+    if (rc == 0)
+        rc = haul_pool_stat(b->pool, &stats);
+    if (rc < 0)
+        return rc;
+    b->mem = mem;
+    memset(b->mem, 0x3c, data);
+    b->huge_fraction = (double)stats.huge_bytes / (double)stats.bytes;
+    return 0;
+}
+
+/* ---- opening ---- */
+
+static int make_records(struct hl_bench_io *b)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < b->nrecords; i++)
+        rc = haul_extent_create(b->store, i, b->record_bytes);
+    return rc;
+}
+
+int hl_bench_io_open(const struct hl_bench_io_opts *opts, struct hl_bench_io **out)
+{
+    struct hl_io_pass ignored;
+    struct hl_bench_io *b;
+    void *mem;
+    int rc = hl_sys_alloc(sizeof *b, &mem);
+
+    if (rc < 0)
+        return rc;
+    b = mem;
+    b->opts = *opts;
+    b->record_bytes = (uint64_t)opts->store.block_bytes * RECORD_BLOCKS;
+    b->nrecords = (uint32_t)(opts->bytes / b->record_bytes);
+    if (b->nrecords < 2 * NSLOTS)
+        rc = hl_fail(-EINVAL, "%llu bytes are too few: at least %llu with blocks of %u",
+                     (unsigned long long)opts->bytes,
+                     (unsigned long long)b->record_bytes * 2 * NSLOTS, opts->store.block_bytes);
+    if (rc == 0)
+        rc = open_pool(b);
+    b->opts.store.capacity_bytes = b->record_bytes * b->nrecords;
+    b->opts.store.pool = b->pool;
+    if (rc == 0)
+        rc = haul_store_open(&b->opts.store, &b->store);
+    if (rc == 0)
+        rc = make_records(b);
+    if (rc == 0)
+        rc = hl_bench_io_pass(b, HL_IO_WRITE, &ignored);
+    if (rc < 0)
+        hl_bench_io_close(b);
+    else
+        *out = b;
+    return rc;
+}
+
+void hl_bench_io_close(struct hl_bench_io *b)
+{
+    haul_store_close(b->store);
+    haul_pool_close(b->pool);
+    hl_sys_free(b);
+}
+
+struct haul_store *hl_bench_io_store(struct hl_bench_io *b)
+{
+    return b->store;
+}
+
+double hl_bench_io_huge_fraction(const struct hl_bench_io *b)
+{
+    return b->huge_fraction;
+}
+
+void hl_bench_io_verify(struct hl_bench_io *b, enum haul_verify verify)
+{
+    b->store->opts.verify = verify; /* nothing is in flight; the next submit publishes it */
+}
+
+/* ---- passes ---- */
+
+static int submit(struct hl_bench_io *b, int write, uint32_t record, uint64_t *token)
+{
+    struct haul_io io = {.write = write,
+                         .extent = record,
+                         .buf = b->mem + (record % NSLOTS) * b->record_bytes,
+                         .bytes = b->record_bytes};
+
+    return haul_store_submit(b->store, &io, token);
+}
+
+static int settle(struct hl_bench_io *b, uint64_t *token)
+{
+    uint64_t t = *token;
+
+    *token = 0;
+    return t ? haul_store_wait(b->store, t) : 0;
+}
+
+static int one_way(struct hl_bench_io *b, int write, uint64_t *tokens)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < b->nrecords; i++) {
+        rc = settle(b, &tokens[i % NSLOTS]);
+        if (rc == 0)
+            rc = submit(b, write, i, &tokens[i % NSLOTS]);
+    }
+    return rc;
+}
+
+/* A slot's life: read, (update), write, and then the next record's. */
+static int both_ways(struct hl_bench_io *b, uint64_t *reads, uint64_t *writes)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < AHEAD; i++)
+        rc = submit(b, 0, i, &reads[i]);
+    for (uint32_t i = 0; rc == 0 && i < b->nrecords; i++) {
+        uint32_t ahead = i + AHEAD;
+
+        if (ahead < b->nrecords) {
+            rc = settle(b, &writes[ahead % NSLOTS]);
+            if (rc == 0)
+                rc = submit(b, 0, ahead, &reads[ahead % NSLOTS]);
+        }
+        if (rc == 0)
+            rc = settle(b, &reads[i % NSLOTS]);
+        if (rc == 0)
+            rc = submit(b, 1, i, &writes[i % NSLOTS]);
+    }
+    return rc;
+}
+
+static double cpu_seconds(void)
+{
+    struct rusage u;
+
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
+int hl_bench_io_pass(struct hl_bench_io *b, enum hl_io_pattern pattern, struct hl_io_pass *out)
+{
+    uint64_t reads[NSLOTS] = {0}, writes[NSLOTS] = {0}, begun_ns = hl_clock_ns();
+    double cpu = cpu_seconds(), gb = (double)(b->record_bytes * b->nrecords) / 1e9;
+    int rc;
+
+    if (pattern == HL_IO_MIXED) {
+        rc = both_ways(b, reads, writes);
+        gb *= 2;
+    } else {
+        rc = one_way(b, pattern == HL_IO_WRITE, writes);
+    }
+    for (uint32_t i = 0; i < NSLOTS; i++) {
+        int r = settle(b, &reads[i]), w = settle(b, &writes[i]);
+
+        rc = rc < 0 ? rc : r < 0 ? r : w;
+    }
+    if (rc < 0)
+        return rc;
+    out->gb_per_s = gb / ((double)(hl_clock_ns() - begun_ns) * 1e-9);
+    out->cpu_s_per_gb = (cpu_seconds() - cpu) / gb;
+    return 0;
+}
