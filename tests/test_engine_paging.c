@@ -181,14 +181,14 @@ Test(engine_paging, a_skipped_step_leaves_the_records_on_nvme_alone)
         check(toy_step(&t, &r));
         toy_twin_step(&t);
         cr_assert_eq(r.skipped, 1);
+        if (k == 0) /* its report still covers the digest */
+            continue;
         read_bytes += r.lanes[HAUL_LANE_IO_READ].bytes;
-        if (k > 0) /* the first report still covers the end of the update before */
-            cr_assert_eq(r.lanes[HAUL_LANE_IO_WRITE].bytes, 0, "a skipped step wrote %llu bytes",
-                         (unsigned long long)r.lanes[HAUL_LANE_IO_WRITE].bytes);
+        cr_assert_eq(r.lanes[HAUL_LANE_IO_WRITE].bytes, 0, "a skipped step wrote %llu bytes",
+                     (unsigned long long)r.lanes[HAUL_LANE_IO_WRITE].bytes);
     }
-    /* Every slot is read ahead once, and what it holds stays valid. */
-    cr_assert_leq(read_bytes, records + 2 * 400000, "%llu bytes read",
-                  (unsigned long long)read_bytes);
+    /* Both slots are read ahead once at most, and what they hold stays valid. */
+    cr_assert_leq(read_bytes, 2 * 400000, "%llu bytes read", (unsigned long long)read_bytes);
     check(toy_step(&t, NULL));
     toy_twin_step(&t);
     check(haul_engine_sync(t.engine));
