@@ -61,6 +61,7 @@ struct work {
     struct haul_view w, g;
     uint64_t step;
     unsigned pass;
+    float scale;
     int plant;
     float sum; /* forward reads something of every tensor */
 };
@@ -97,7 +98,8 @@ static void backward(void *arg)
         if (!g)
             continue;
         for (uint64_t i = 0; i < k->u->elems[a]; i++)
-            add(g, gd, i, gradient(load(haul_view_tensor(&k->w, a), pd, i), i, k->step, k->pass));
+            add(g, gd, i,
+                gradient(load(haul_view_tensor(&k->w, a), pd, i), i, k->step, k->pass) * k->scale);
         if (k->plant && k->u->elems[a])
             add(g, gd, 0, INFINITY);
     }
@@ -197,6 +199,8 @@ static int engine_open(struct toy *t)
     o.window = c->window;
     o.max_held = c->max_held;
     o.nthreads = c->nthreads;
+    o.loss_scale = c->loss_scale;
+    o.loss_scale_window = c->loss_scale_window ? c->loss_scale_window : 2000;
     o.slots = c->slots;
     o.overlap = !c->no_overlap;
     o.ngroups = c->ngroups;
@@ -312,6 +316,7 @@ static int visit_backward(struct toy *t, struct toy_unit *x, unsigned pass, int 
     if (rc < 0 || t->skip_unit == x->index + 1)
         return rc < 0 ? rc : haul_unit_release(x->unit, t->stream);
     *k = (struct work){.u = x,
+                       .scale = (float)haul_engine_loss_scale(t->engine),
                        .w = k->w,
                        .step = t->step,
                        .pass = pass,

@@ -27,6 +27,8 @@ struct toy_config {
     enum haul_io_method io_method;
     uint64_t jitter_seed;
     double clip;
+    double loss_scale;
+    uint32_t loss_scale_window;
     uint32_t ngroups;
     int tied;   /* unit 0 is visited again at the end */
     int frozen; /* tensor 1 of every unit is frozen */

@@ -17,6 +17,7 @@ void haul_engine_opts_init(struct haul_engine_opts *opts)
     opts->passes = 1;
     opts->max_held = 1;
     opts->slots = 4;
+    opts->loss_scale_window = 2000;
     opts->overlap = 1;
 }
 
@@ -94,6 +95,8 @@ int haul_engine_open(const struct haul_engine_opts *opts, struct haul_engine **o
     e->ops = opts->device->ops;
     e->demand = e->param_demand = -1;
     rc = copy_dirs(e, opts);
+    if (rc == 0)
+        rc = hl_loss_scale_open(e);
     if (rc < 0) {
         haul_engine_close(e);
         return rc;

@@ -293,6 +293,8 @@ struct haul_engine {
     /* The update under way; constant from step() until the next step() has drained the queue. */
     struct haul_group_step *group_step; /* (ngroups,) */
     double update_scale;
+    double loss_scale;
+    uint32_t nsteps_finite; /* since the loss scale last changed */
 
     uint64_t nsteps;
     uint64_t step_returned_ns;
@@ -421,6 +423,11 @@ int hl_engine_resume(struct haul_engine *e, uint64_t pos);
 /* ---- unit_calls.c ---- */
 /* Queue the block sums of a gradient at rest on the device, and their way to the host. */
 int hl_unit_queue_norm(struct haul_unit *u);
+
+/* ---- loss_scale.c ---- */
+int hl_loss_scale_open(struct haul_engine *e);
+/* After every step: skipped or not. */
+void hl_loss_scale_step(struct haul_engine *e, int skipped);
 
 /* ---- step_report.c ---- */
 /* Around a wait of the compute lane, on the host or inside the stream. NULL when all samples are in use:

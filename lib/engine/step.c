@@ -167,10 +167,11 @@ int haul_engine_step(struct haul_engine *e, const struct haul_step *step,
         (rc = check_numbers(e, step)) < 0 || (rc = check_units(e)) < 0 ||
         (rc = wait_for_gradients(e)) < 0 || (rc = hl_samples_settle(e)) < 0)
         return rc;
-    double scale = step->grad_scale == 0 ? 1 : step->grad_scale;
+    double scale = (step->grad_scale == 0 ? 1 : step->grad_scale) / e->loss_scale;
     struct verdict v = decide(e, step, scale);
     if (!v.skip)
         queue_updates(e, step, scale * v.clip);
+    hl_loss_scale_step(e, v.skip);
     begin_next(e);
     if (!e->opts.overlap && (rc = finish_without_overlap(e)) < 0)
         return rc;
