@@ -105,7 +105,7 @@ Test(engine, every_placement_has_one_digest)
         {.offload = HAUL_OFFLOAD_OPTIMIZER},
         {.offload = HAUL_OFFLOAD_ALL},
         {.offload = HAUL_OFFLOAD_NONE, .no_overlap = 1},
-        {.offload = HAUL_OFFLOAD_OPTIMIZER, .no_overlap = 1, .slots = 1},
+        {.offload = HAUL_OFFLOAD_OPTIMIZER, .no_overlap = 1, .slots = 3},
         {.offload = HAUL_OFFLOAD_ALL, .no_overlap = 1},
         {.offload = HAUL_OFFLOAD_ALL, .window = 1},
         {.offload = HAUL_OFFLOAD_ALL, .window = 4, .nthreads = 2},
@@ -429,4 +429,58 @@ Test(engine, fewer_reduces_than_declared_are_summed_at_the_step)
         cr_assert_eq(d[o], d[0]);
         toy_close(&t);
     }
+}
+
+/* The scale is a power of two: with FP32 gradients nothing rounds differently. */
+Test(engine, a_loss_scale_changes_no_bit)
+{
+    uint64_t plain = train_and_compare(&(struct toy_config){.grad_dtype = HAUL_FP32}, 4, 4);
+    struct toy_config c = {.grad_dtype = HAUL_FP32, .loss_scale = 1024, .loss_scale_window = 2};
+    static struct toy t;
+
+    check(toy_open(&t, &c, 4, 97));
+    for (int s = 0; s < 4; s++)
+        check(toy_step(&t, NULL));
+    cr_assert_eq(haul_engine_loss_scale(t.engine), 4096.0, "doubled every second step");
+    cr_assert_eq(toy_digest(&t), plain);
+    toy_close(&t);
+}
+
+Test(engine, an_overflow_halves_the_loss_scale_down_to_one)
+{
+    static struct toy t;
+    struct haul_report r = {.struct_size = sizeof r};
+
+    check(toy_open(
+        &t, &(struct toy_config){.dtype = HAUL_FP16, .grad_dtype = HAUL_FP16, .loss_scale = 4}, 4,
+        20));
+    static const double want[] = {2, 1, 1};
+    for (int s = 0; s < 3; s++) {
+        t.plant_inf = t.step + 1;
+        check(toy_step(&t, &r));
+        cr_assert_eq(r.skipped, 1);
+        cr_assert_eq(haul_engine_loss_scale(t.engine), want[s]);
+    }
+    toy_close(&t);
+    cr_assert_eq(toy_open(&t, &(struct toy_config){.loss_scale = 3}, 4, 20), -EINVAL);
+}
+
+/* FP16 gradients that only overflow because of the scale: the scaler finds one that fits. */
+Test(engine, the_loss_scale_comes_down_until_fp16_gradients_fit)
+{
+    static struct toy t;
+    struct haul_report r = {.struct_size = sizeof r};
+    unsigned skipped = 0;
+
+    check(toy_open(
+        &t, &(struct toy_config){.dtype = HAUL_FP16, .grad_dtype = HAUL_FP16, .loss_scale = 0x1p20},
+        4, 20));
+    for (int s = 0; s < 12; s++) {
+        check(toy_step(&t, &r));
+        skipped += (unsigned)r.skipped;
+    }
+    cr_assert_gt(skipped, 0);
+    cr_assert_eq(r.skipped, 0);
+    cr_assert_eq(haul_engine_loss_scale(t.engine), ldexp(1.0, 20 - (int)skipped));
+    toy_close(&t);
 }

@@ -61,6 +61,7 @@ struct work {
     struct haul_view w, g;
     uint64_t step;
     unsigned pass;
+    float scale;
     int plant;
     float sum; /* forward reads something of every tensor */
 };
@@ -97,7 +98,8 @@ static void backward(void *arg)
         if (!g)
             continue;
         for (uint64_t i = 0; i < k->u->elems[a]; i++)
-            add(g, gd, i, gradient(load(haul_view_tensor(&k->w, a), pd, i), i, k->step, k->pass));
+            add(g, gd, i,
+                gradient(load(haul_view_tensor(&k->w, a), pd, i), i, k->step, k->pass) * k->scale);
         if (k->plant && k->u->elems[a])
             add(g, gd, 0, INFINITY);
     }
@@ -197,11 +199,18 @@ static int engine_open(struct toy *t)
     o.window = c->window;
     o.max_held = c->max_held;
     o.nthreads = c->nthreads;
+    o.loss_scale = c->loss_scale;
+    o.loss_scale_window = c->loss_scale_window ? c->loss_scale_window : 2000;
     o.slots = c->slots;
     o.overlap = !c->no_overlap;
     o.ngroups = c->ngroups;
     o.device_mem_bytes = c->device_mem;
     o.host_mem_bytes = c->host_mem;
+    o.nvme_dirs = &c->nvme_dir;
+    o.nnvme_dirs = c->nvme_dir != NULL;
+    o.nvme_mem_bytes = c->nvme_mem;
+    o.slot_bytes = c->slot_bytes;
+    o.io_method = c->io_method;
     return haul_engine_open(&o, &t->engine);
 }
 
@@ -216,7 +225,8 @@ static void set_defaults(struct toy_config *c)
     c->ngroups = c->ngroups ? c->ngroups : GROUPS;
 }
 
-int toy_open(struct toy *t, const struct toy_config *cfg, uint32_t nunits, uint64_t scale)
+/* Device, stream, engine and units; not built. */
+static int describe(struct toy *t, const struct toy_config *cfg, uint32_t nunits, uint64_t scale)
 {
     struct haul_device_host_opts d;
     int rc;
@@ -230,13 +240,43 @@ int toy_open(struct toy *t, const struct toy_config *cfg, uint32_t nunits, uint6
     if ((rc = haul_device_host_open(&d, &t->dev)) < 0)
         return rc;
     if ((rc = haul_device_stream_open(t->dev, &t->stream)) < 0 || (rc = engine_open(t)) < 0 ||
-        (rc = add_units(t)) < 0 || (rc = haul_engine_build(t->engine)) < 0 ||
+        (rc = add_units(t)) < 0)
+        toy_close(t);
+    return rc;
+}
+
+int toy_open(struct toy *t, const struct toy_config *cfg, uint32_t nunits, uint64_t scale)
+{
+    int rc = describe(t, cfg, nunits, scale);
+
+    if (rc < 0)
+        return rc;
+    if ((rc = haul_engine_build(t->engine)) < 0 ||
         (rc = haul_engine_fill(t->engine, fill, t)) < 0) {
         toy_close(t);
         return rc;
     }
     twin_open(t);
     return 0;
+}
+
+int toy_ledger(const struct toy_config *cfg, uint32_t nunits, uint64_t scale,
+               uint64_t sum[HAUL_NTIERS], const char *purpose, uint64_t of_purpose[HAUL_NTIERS])
+{
+    static struct toy t;
+    struct haul_ledger_line line;
+    int rc = describe(&t, cfg, nunits, scale);
+
+    memset(sum, 0, HAUL_NTIERS * sizeof *sum);
+    memset(of_purpose, 0, HAUL_NTIERS * sizeof *of_purpose);
+    for (uint32_t i = 0; rc == 0 && haul_engine_ledger(t.engine, i, &line) == 0; i++) {
+        sum[line.tier] += line.bytes;
+        if (strcmp(line.purpose, purpose) == 0)
+            of_purpose[line.tier] += line.bytes;
+    }
+    if (rc == 0)
+        toy_close(&t);
+    return rc;
 }
 
 void toy_close(struct toy *t)
@@ -276,6 +316,7 @@ static int visit_backward(struct toy *t, struct toy_unit *x, unsigned pass, int 
     if (rc < 0 || t->skip_unit == x->index + 1)
         return rc < 0 ? rc : haul_unit_release(x->unit, t->stream);
     *k = (struct work){.u = x,
+                       .scale = (float)haul_engine_loss_scale(t->engine),
                        .w = k->w,
                        .step = t->step,
                        .pass = pass,

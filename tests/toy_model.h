@@ -22,8 +22,13 @@ struct toy_config {
     int no_overlap;
     int all_fp32;
     uint64_t device_mem, host_mem;
+    const char *nvme_dir; /* NULL: no nvme tier */
+    uint64_t nvme_mem, slot_bytes;
+    enum haul_io_method io_method;
     uint64_t jitter_seed;
     double clip;
+    double loss_scale;
+    uint32_t loss_scale_window;
     uint32_t ngroups;
     int tied;   /* unit 0 is visited again at the end */
     int frozen; /* tensor 1 of every unit is frozen */
@@ -64,6 +69,10 @@ void toy_describe(struct toy *toy, uint32_t nunits, uint64_t scale);
 /* Open device and engine, build and fill. Returns the first error, with everything closed again. */
 int toy_open(struct toy *toy, const struct toy_config *cfg, uint32_t nunits, uint64_t scale);
 void toy_close(struct toy *toy);
+
+/* The ledger that build would be held to, summed by tier and for one purpose; nothing is built. */
+int toy_ledger(const struct toy_config *cfg, uint32_t nunits, uint64_t scale,
+               uint64_t sum[HAUL_NTIERS], const char *purpose, uint64_t of_purpose[HAUL_NTIERS]);
 
 /* One step through the engine. */
 int toy_step(struct toy *toy, struct haul_report *report);

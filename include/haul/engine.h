@@ -26,6 +26,7 @@
 
 #include "haul/device.h"
 #include "haul/optim.h"
+#include "haul/pager.h"
 #include "haul/plan.h"
 
 #ifdef __cplusplus
@@ -48,15 +49,25 @@ struct haul_engine_opts {
                                    FP16 or FP32 */
     struct haul_optim optim;    /* default AdamW */
     uint32_t ngroups;           /* parameter groups, default 1 */
-    uint64_t device_mem_bytes;  /* budgets; HAUL_AUTO (default) or HAUL_UNLIMITED */
+    uint64_t device_mem_bytes;  /* budgets; HAUL_AUTO (default) or HAUL_UNLIMITED: what the machine has.
+                                   With a size given and an offload chosen, device memory that is left
+                                   over takes as many whole units' state back as fit */
     uint64_t host_mem_bytes;
     uint64_t trainer_device_bytes; /* what the trainer will itself take from the device; in the ledger */
     uint32_t passes;    /* reduces of one unit in a step, default 1; over 1: FP32 accumulators */
     uint32_t max_held;  /* units the trainer holds at once, default 1 */
     uint32_t window;    /* unit buffers on the device, >= max_held; default max_held + 1 */
-    uint32_t slots;     /* host slots for published parameters (offload optimizer), default 2 */
+    uint32_t slots;     /* pool slots through which paged records move, >= 2, default 4 */
     uint32_t nthreads;  /* of the optimizer's team; 0 (default): cores allowed */
     int overlap;        /* 1 (default): deferred updates and prefetch; 0: step() waits for all */
+    const char *const *nvme_dirs; /* (nnvme_dirs,) where records, and with offload all parameters, go
+                                     that the host budget has no room for; read at open, not kept */
+    uint32_t nnvme_dirs;          /* default 0: no nvme tier */
+    uint64_t nvme_mem_bytes;      /* budget on them together; HAUL_AUTO (default): what is free */
+    uint64_t slot_bytes;          /* of one slot; 0 (default): the largest paged record, at most 32 MiB */
+    enum haul_io_method io_method; /* default HAUL_IO_AUTO */
+    double loss_scale; /* first loss scale, a power of two (65536 is usual for FP16); 0 (default): none */
+    uint32_t loss_scale_window; /* steps without overflow until the scale doubles, default 2000 */
 };
 
 HAUL_API
@@ -214,7 +225,7 @@ struct haul_step {
     double weight_decay; /* likewise */
     const struct haul_group_step *groups; /* (ngroups,) or NULL */
     double clip_norm;    /* clip to this global norm; 0: no clipping */
-    double grad_scale;   /* multiplies every gradient (1 / (micro-batches * loss scale)); 0 is read as 1 */
+    double grad_scale;   /* multiplies every gradient (1 / micro-batches); 0 is read as 1 */
 };
 
 enum haul_lane {
@@ -255,6 +266,22 @@ struct haul_report {
 HAUL_API HAUL_MUST_USE
 int haul_engine_step(struct haul_engine *engine, const struct haul_step *step,
                      struct haul_report *report);
+
+/**
+ * What the trainer multiplies its loss by before the next backward: the dynamic loss scale.
+ *
+ * The engine divides it out again in step(), before norm and clipping. A step whose gradients overflow
+ * is skipped and halves it; loss_scale_window steps without overflow double it. A skipped step does not
+ * advance any unit's step count.
+ *
+ * Returns the scale in force, a power of two from 1 to 2^24; 1 when opts.loss_scale was 0.
+ *
+ * Threads    as every call on the engine
+ * Blocks     no
+ * Source     Micikevicius et al. 2018, section 3.2
+ */
+HAUL_API
+double haul_engine_loss_scale(const struct haul_engine *engine);
 
 /* Wait for all updates. Returns the engine's error if one occurred. */
 HAUL_API HAUL_MUST_USE

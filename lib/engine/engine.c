@@ -16,7 +16,8 @@ void haul_engine_opts_init(struct haul_engine_opts *opts)
     opts->ngroups = 1;
     opts->passes = 1;
     opts->max_held = 1;
-    opts->slots = 2;
+    opts->slots = 4;
+    opts->loss_scale_window = 2000;
     opts->overlap = 1;
 }
 
@@ -59,9 +60,22 @@ static int check_opts(const struct haul_engine_opts *o)
     if (o->max_held > 1024 || o->window > 1024)
         return hl_fail(-EINVAL, "engine: max_held %u, window %u; at most 1024", o->max_held,
                        o->window);
-    if (o->slots == 0 || o->slots > 1024)
-        return hl_fail(-EINVAL, "engine: slots %u; 1 to 1024", o->slots);
+    if (o->slots < 2 || o->slots > 1024)
+        return hl_fail(-EINVAL, "engine: slots %u; 2 to 1024", o->slots);
+    if (o->nnvme_dirs > HAUL_MAX_DIRS || (o->nnvme_dirs && !o->nvme_dirs))
+        return hl_fail(-EINVAL, "engine: %u nvme directories; at most %d, named in nvme_dirs",
+                       o->nnvme_dirs, HAUL_MAX_DIRS);
     return check_enums(o);
+}
+
+static int copy_dirs(struct haul_engine *e, const struct haul_engine_opts *opts)
+{
+    int rc = hl_sys_alloc_array(opts->nnvme_dirs, sizeof *e->nvme_dirs, (void **)&e->nvme_dirs);
+
+    for (uint32_t i = 0; rc == 0 && i < opts->nnvme_dirs; i++)
+        rc = hl_sys_strdup(opts->nvme_dirs[i], &e->nvme_dirs[i]);
+    e->opts.nvme_dirs = (const char *const *)e->nvme_dirs;
+    return rc;
 }
 
 int haul_engine_open(const struct haul_engine_opts *opts, struct haul_engine **out)
@@ -79,7 +93,14 @@ int haul_engine_open(const struct haul_engine_opts *opts, struct haul_engine **o
         e->opts.window = e->opts.max_held + 1;
     e->dev = opts->device;
     e->ops = opts->device->ops;
-    e->demand = -1;
+    e->demand = e->param_demand = -1;
+    rc = copy_dirs(e, opts);
+    if (rc == 0)
+        rc = hl_loss_scale_open(e);
+    if (rc < 0) {
+        haul_engine_close(e);
+        return rc;
+    }
     *out = e;
     return 0;
 }
@@ -110,6 +131,10 @@ void haul_engine_close(struct haul_engine *e)
         free_unit(e->units[i]);
     hl_sys_free(e->units);
     hl_sys_free(e->visits);
+    hl_sys_free(e->update_order);
+    for (uint32_t i = 0; e->nvme_dirs && i < e->opts.nnvme_dirs; i++)
+        hl_sys_free(e->nvme_dirs[i]);
+    hl_sys_free(e->nvme_dirs);
     hl_sys_free(e);
 }
 
@@ -267,6 +292,7 @@ int haul_engine_add_unit(struct haul_engine *e, const struct haul_unit_desc *des
 
     if (rc < 0 || (rc = grow_units(e)) < 0 || (rc = make_unit(e, desc, &u)) < 0)
         return rc;
+    e->planned = false;
     u->index = e->nunits;
     e->units[e->nunits++] = u;
     e->elems += u->layout.elems;
@@ -294,12 +320,13 @@ int haul_engine_visits(struct haul_engine *e, struct haul_unit *const *visits, u
     for (uint32_t i = 0; i < nvisits; i++)
         list[i] = visits[i]->index;
     hl_sys_free(e->visits);
+    e->planned = false;
     e->visits = list;
     e->nvisits = nvisits;
     return 0;
 }
 
-static int default_visits(struct haul_engine *e)
+int hl_engine_default_visits(struct haul_engine *e)
 {
     if (e->visits)
         return 0;
@@ -314,11 +341,9 @@ int haul_engine_build(struct haul_engine *e)
 
     if (e->built)
         return hl_fail(HAUL_E_STATE, "engine: built already");
-    if ((rc = default_visits(e)) < 0 || (rc = hl_engine_plan(e)) < 0 ||
+    if ((rc = hl_engine_default_visits(e)) < 0 || (rc = hl_engine_plan(e)) < 0 ||
         (rc = hl_engine_reserve(e)) < 0)
         return rc;
-    e->order = (struct hl_order){e->visits, e->nvisits, e->opts.passes, 0};
-    hl_order_updates(&e->order, e->nunits, e->update_order);
     rc = hl_engine_start(e);
     if (rc < 0) {
         hl_engine_stop(e);
@@ -335,7 +360,8 @@ int haul_engine_tier_bytes(struct haul_engine *e, enum haul_tier tier, uint64_t 
 {
     struct haul_device_mem mem = {.struct_size = sizeof mem};
     struct haul_pool_stats pool = {.struct_size = sizeof pool};
-    int rc;
+    struct haul_store_info store = {.struct_size = sizeof store};
+    int rc = 0;
 
     if ((unsigned)tier >= HAUL_NTIERS)
         return hl_fail(-EINVAL, "engine: there is no tier %d", tier);
@@ -345,9 +371,12 @@ int haul_engine_tier_bytes(struct haul_engine *e, enum haul_tier tier, uint64_t 
     if (tier == HAUL_TIER_DEVICE) {
         rc = e->ops->mem_info(e->dev, &mem);
         measured = mem.peak_bytes;
-    } else {
+    } else if (tier == HAUL_TIER_HOST) {
         rc = haul_pool_stat(e->pool, &pool);
-        measured = tier == HAUL_TIER_HOST ? pool.taken_bytes : 0;
+        measured = pool.taken_bytes;
+    } else if (e->store) {
+        rc = haul_store_get_info(e->store, &store);
+        measured = store.file_bytes;
     }
     if (rc < 0)
         return rc;

@@ -19,8 +19,10 @@
 #include "device_ops.h"
 #include "fail.h"
 #include "haul/engine.h"
+#include "haul/pager.h"
 #include "haul/pool.h"
 #include "layout.h"
+#include "placement.h"
 #include "schedule.h"
 #include "state_bytes.h"
 #include "wait.h"
@@ -67,6 +69,12 @@ struct haul_unit {
     uint64_t *param_offset; /* (ntensors,) in a gathered unit */
     uint64_t *grad_offset;  /* (ntensors,) in a gradient buffer; UINT64_MAX when frozen */
 
+    /* Which tiers: the engine's offload, or NONE for units that the device has room for. */
+    enum haul_offload offload;
+    bool record_paged, param_paged; /* on nvme, moved through slots */
+    struct hl_chunking ck;          /* record_paged */
+    uint64_t param_extent_bytes;    /* param_paged: the parameter shard in whole blocks */
+
     /* Where things rest; NULL where they do not. */
     char *rest_params[HL_NSPANS]; /* the parameter shard, host or device by offload */
     char *resident;              /* the whole unit on the device, spans one after the other; NULL */
@@ -90,6 +98,54 @@ struct haul_unit {
     uint32_t nreduced;  /* reduces in this step */
     double sumsq;       /* written by optim, read by step() after the queue has drained */
     int finite;
+};
+
+/* A pool slot through which chunks of paged records move. State and owner under lock.
+ *
+ *   FREE      Entered at build, by a finished write, by a read of what turned out not to be needed.
+ *   READING   the pump has submitted the read of (unit, chunk). Leaves by its completion: READY, or FREE
+ *             when `drop` was set meanwhile.
+ *   READY     the chunk is here, unchanged. Leaves by optim: UPDATING, or by step() or an access to the
+ *             state: FREE.
+ *   UPDATING  optim is at it. Leaves by optim: UPDATED.
+ *   UPDATED   must be written. Leaves by the pump: WRITING.
+ *   WRITING   Leaves by the write's completion: FREE.
+ */
+enum hl_slot_state {
+    HL_SLOT_FREE = 0,
+    HL_SLOT_READING,
+    HL_SLOT_READY,
+    HL_SLOT_UPDATING,
+    HL_SLOT_UPDATED,
+    HL_SLOT_WRITING
+};
+
+struct hl_record_slot {
+    struct haul_engine *engine;
+    char *mem;
+    enum hl_slot_state state;
+    bool drop;
+    struct haul_unit *unit;
+    uint32_t chunk;
+};
+
+/* A pool slot that holds the parameter shard of a unit whose parameters are paged. Under lock.
+ * hl_frame (e->pframe) says which unit; it is pinned while any of these is set. */
+struct hl_param_slot {
+    struct haul_engine *engine;
+    char *mem;
+    bool reading;  /* the read is submitted; content not there yet */
+    bool updating; /* optim writes it */
+    bool dirty;    /* must be written to the drive */
+    bool writing;  /* the write is submitted; content may be read meanwhile */
+    bool copying;  /* a copy to the window was submitted and `copied` may not have happened */
+    struct hl_event *copied;
+};
+
+/* One chunk of the paged records, in update order. */
+struct hl_paged_chunk {
+    struct haul_unit *unit;
+    uint32_t chunk;
 };
 
 /* A window frame (struct hl_frame says which unit it holds). */
@@ -145,6 +201,7 @@ struct hl_sample {
     bool ended;
     enum haul_lane lane;      /* of the wait inside the stream */
     enum haul_lane host_lane; /* of the wait on the host */
+    uint64_t io_wait_ns;      /* how long optim waited for the drive meanwhile */
     uint64_t enter_ns, leave_ns;
     struct hl_event *before, *after;
 };
@@ -169,6 +226,7 @@ struct haul_engine {
     uint32_t *update_order; /* (nunits,) */
 
     struct hl_ledger ledger;
+    bool planned;
     struct hl_state_bytes state[HAUL_NTIERS]; /* model state as laid out, padding included */
     uint64_t window_bytes, grad_buffer_bytes, staging_bytes, landing_bytes, slot_bytes;
     uint32_t ngrad_buffers, nlandings, nslots, nframes;
@@ -186,6 +244,31 @@ struct haul_engine {
     struct hl_landing *landing;         /* (nlandings,) */
     struct hl_publish_slot *slot;       /* (nslots,) */
     char *bounce; /* host, HL_BOUNCE_BYTES: reads and writes of device-resident state */
+
+    /* The nvme tier; NULL without paged pieces. */
+    char **nvme_dirs; /* (opts.nnvme_dirs,) */
+    struct haul_store *store;
+    uint64_t block_bytes, record_slot_bytes, param_slot_bytes, store_bytes;
+    uint32_t nrecord_slots, nparam_slots;
+    struct hl_record_slot *rslot; /* (nrecord_slots,) */
+    struct hl_frame *pframe;      /* (nparam_slots,) */
+    struct hl_param_slot *pslot;  /* (nparam_slots,) */
+    struct hl_paged_chunk *paged; /* (npaged,) */
+    uint32_t npaged;
+    uint32_t read_at;          /* next of paged to read; under lock */
+    bool paused;               /* no reads ahead: the trainer reaches into the state; under lock */
+    int64_t param_demand;      /* unit whose old parameters optim needs; -1; under lock */
+    _Atomic uint32_t nupdates; /* UPDATE jobs not finished */
+    _Atomic uint64_t io_wait_ns; /* optim stood still for the drive */
+    struct {
+        struct haul_unit *unit;
+        uint32_t chunk;
+        bool dirty;
+    } at_hand; /* access.c: the chunk in rslot[0] while everything is quiescent */
+    struct {
+        struct haul_unit *unit;
+        bool dirty;
+    } params_at_hand; /* likewise in pslot[0] */
 
     struct hl_spin lock;
     struct hl_gate gate;
@@ -210,6 +293,8 @@ struct haul_engine {
     /* The update under way; constant from step() until the next step() has drained the queue. */
     struct haul_group_step *group_step; /* (ngroups,) */
     double update_scale;
+    double loss_scale;
+    uint32_t nsteps_finite; /* since the loss scale last changed */
 
     uint64_t nsteps;
     uint64_t step_returned_ns;
@@ -223,11 +308,31 @@ struct haul_engine {
 
 #define HL_BOUNCE_BYTES (UINT64_C(1) << 20)
 
-/* ---- plan_units.c: from units and options to a ledger ---- */
+/* ---- place_units.c: budgets, and which unit's state rests where ---- */
+/* Place and write the ledger. HAUL_E_PLAN when it does not fit: the ledger then says what was missing. */
 int hl_engine_plan(struct haul_engine *e);
+
+/* ---- engine.c ---- */
+int hl_engine_default_visits(struct haul_engine *e);
+
+/* ---- ledger_lines.c: sizes of everything, from units and their tiers ---- */
+int hl_engine_make_ledger(struct haul_engine *e);
 uint64_t hl_ledger_bytes(const struct hl_ledger *ledger, enum haul_tier tier);
-bool hl_engine_params_on_host(const struct haul_engine *e);
-bool hl_engine_records_on_device(const struct haul_engine *e);
+static inline bool hl_unit_params_on_host(const struct haul_unit *u)
+{
+    return u->offload == HAUL_OFFLOAD_ALL;
+}
+
+static inline bool hl_unit_records_on_device(const struct haul_unit *u)
+{
+    return u->offload == HAUL_OFFLOAD_NONE;
+}
+
+static inline bool hl_unit_split(const struct haul_unit *u, unsigned span)
+{
+    return span == HL_TRAIN16 && u->engine->opts.master == HAUL_MASTER_SPLIT;
+}
+
 /* dtype in which a trained span's gradient travels, and in which it rests */
 enum haul_dtype hl_travel_dtype(const struct haul_engine *e, unsigned span);
 enum haul_dtype hl_rest_dtype(const struct haul_engine *e, unsigned span);
@@ -237,10 +342,28 @@ uint64_t hl_param_span_offset(const struct haul_unit *u, unsigned span);
 uint64_t hl_grad_span_offset(const struct haul_unit *u, unsigned span);
 uint64_t hl_travel_span_offset(const struct haul_unit *u, unsigned span);
 uint64_t hl_norm_blocks(const struct haul_unit *u, unsigned span);
+uint64_t hl_gathered_bytes(const struct haul_unit *u);
+uint64_t hl_grad_bytes(const struct haul_unit *u);
+uint64_t hl_travel_bytes(const struct haul_unit *u);
+/* of this rank's parameter shard, all spans */
+uint64_t hl_param_shard_bytes(const struct haul_unit *u);
+/* of a record's master, per element: 4, 2 (split), or 0 (the parameter at rest is the master) */
+uint64_t hl_record_master_bytes(const struct haul_unit *u, unsigned span);
+uint64_t hl_record_bytes(const struct haul_unit *u);
+/* of new parameters that must wait in a publish slot for their way to the device's shard: the 16-bit ones
+ * unless the copy of hi holds them, then the FP32 ones (from _offset32) unless a resident record does */
+uint64_t hl_publish_bytes(const struct haul_unit *u);
+uint64_t hl_publish_offset32(const struct haul_unit *u);
 
 /* ---- reserve.c ---- */
 int hl_engine_reserve(struct haul_engine *e);
 void hl_engine_unreserve(struct haul_engine *e);
+
+/* ---- paging_open.c: the store, the slots, and the list of chunks ---- */
+int hl_paging_open(struct haul_engine *e);
+void hl_paging_close(struct haul_engine *e);
+uint32_t hl_record_extent(const struct haul_unit *u);
+uint32_t hl_param_extent(const struct haul_unit *u);
 
 /* ---- engine_threads.c ---- */
 int hl_engine_start(struct haul_engine *e);
@@ -258,13 +381,53 @@ int hl_jobs_drain(struct haul_engine *e);
 /* ---- optim_jobs.c: what the optim thread does ---- */
 int hl_job_run(struct haul_engine *e, const struct hl_job *job);
 
-/* ---- pump.c: what the pump does; 1 when it did something, 0, or an error ---- */
+/* ---- pump.c, record_slots.c, param_slots.c: what the pump does; 1 when it did something, 0, or an
+ * error. *poll is set when the pump should look again soon without being woken. ---- */
 int hl_pump_publish(struct haul_engine *e);
 int hl_pump_prefetch(struct haul_engine *e);
+int hl_pump_records(struct haul_engine *e);
+int hl_pump_params(struct haul_engine *e, bool *poll);
+
+/* ---- record_slots.c ---- */
+/* Optim: the slot that holds the chunk, in state UPDATING; NULL when the engine ends meanwhile. */
+struct hl_record_slot *hl_record_slot_take(struct haul_unit *u, uint32_t chunk);
+/* Optim: the chunk is new. */
+void hl_record_slot_updated(struct hl_record_slot *slot);
+/* Optim: the last update of a step is done, reading ahead begins anew. */
+void hl_record_slots_rewind(struct haul_engine *e);
+/* Trainer, in step(): what was read ahead for units without gradient is not needed. */
+void hl_record_slots_begin(struct haul_engine *e);
+/* Trainer, everything quiescent: forget what was read ahead. */
+void hl_record_slots_drop(struct haul_engine *e);
+
+/* ---- param_slots.c ---- */
+/* Under lock: the slot that holds the unit's parameters, read and not being updated; -1. */
+int hl_param_slot_loaded(const struct haul_engine *e, uint32_t unit);
+/* Optim: a slot to write the unit's new parameters to, with the old ones in it when `load`; *out is -1
+ * when the engine ends meanwhile. */
+int hl_param_slot_take(struct haul_unit *u, bool load, int *out);
+void hl_param_slot_updated(struct haul_engine *e, int slot);
+/* No read or write is under way. Under lock. */
+bool hl_slots_quiet(const struct haul_engine *e);
+
+/* ---- quiesce.c ---- */
+/* Stop everything that touches the state: updates done, slots empty, nothing held. */
+int hl_engine_quiesce(struct haul_engine *e);
+/* Have a chunk of a paged record in rslot[0], or a paged parameter shard in pslot[0]; `write`: it will be
+ * changed. */
+int hl_chunk_at_hand(struct haul_unit *u, uint32_t chunk, bool write);
+int hl_params_at_hand(struct haul_unit *u, bool write);
+/* Write back what is at hand, and go on from position pos. */
+int hl_engine_resume(struct haul_engine *e, uint64_t pos);
 
 /* ---- unit_calls.c ---- */
 /* Queue the block sums of a gradient at rest on the device, and their way to the host. */
 int hl_unit_queue_norm(struct haul_unit *u);
+
+/* ---- loss_scale.c ---- */
+int hl_loss_scale_open(struct haul_engine *e);
+/* After every step: skipped or not. */
+void hl_loss_scale_step(struct haul_engine *e, int skipped);
 
 /* ---- step_report.c ---- */
 /* Around a wait of the compute lane, on the host or inside the stream. NULL when all samples are in use:

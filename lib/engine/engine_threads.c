@@ -77,22 +77,36 @@ static void *optim_main(void *arg)
     }
 }
 
+/* How soon the pump looks again for device work that nobody reports the end of. */
+#define POLL_NS 100000
+
+static int pump_once(struct haul_engine *e, bool *poll)
+{
+    int rc = hl_pump_publish(e);
+
+    if (rc == 0)
+        rc = hl_pump_prefetch(e);
+    if (rc == 0)
+        rc = hl_pump_records(e);
+    return rc == 0 ? hl_pump_params(e, poll) : rc;
+}
+
 static void *pump_main(void *arg)
 {
     struct haul_engine *e = arg;
 
     for (;;) {
         uint32_t seen = hl_gate_look(&e->gate);
+        bool poll = false;
         int rc = 0;
         if (atomic_load(&e->stop))
             return NULL;
-        if (!atomic_load(&e->failed)) {
-            rc = hl_pump_publish(e);
-            if (rc == 0)
-                rc = hl_pump_prefetch(e);
-        }
+        if (!atomic_load(&e->failed))
+            rc = pump_once(e, &poll);
         if (rc < 0)
             hl_engine_fail(e, rc);
+        else if (rc == 0 && poll)
+            hl_gate_sleep_for(&e->gate, seen, POLL_NS);
         else if (rc == 0)
             hl_gate_sleep(&e->gate, seen);
     }

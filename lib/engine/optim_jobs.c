@@ -4,7 +4,7 @@
  * Hot path: nothing here allocates or logs. It may wait for device work: nobody waits for this thread
  * but acquire, through the unit's update state, and step().
  */
-#include <math.h>
+#include <string.h>
 
 #include "arith.h"
 #include "clock.h"
@@ -59,8 +59,8 @@ static int land_on_device(struct haul_engine *e, struct haul_unit *u, const stru
 
 static int run_land(struct haul_engine *e, const struct hl_job *job)
 {
-    return hl_engine_records_on_device(e) ? land_on_device(e, job->unit, job)
-                                          : land_on_host(e, job->unit, job);
+    return hl_unit_records_on_device(job->unit) ? land_on_device(e, job->unit, job)
+                                                : land_on_host(e, job->unit, job);
 }
 
 /* Fewer reduces than declared: the sums were not taken on arrival. */
@@ -69,7 +69,7 @@ static int run_norm(struct haul_engine *e, const struct hl_job *job)
     struct haul_unit *u = job->unit;
     struct hl_job last = {.kind = HL_JOB_LAND, .unit = u, .landing = -1, .last = 1};
 
-    if (!hl_engine_records_on_device(e))
+    if (!hl_unit_records_on_device(u))
         return land_on_host(e, u, &last);
     int rc = hl_unit_queue_norm(u);
     return rc < 0 ? rc : land_on_device(e, u, &last);
@@ -77,27 +77,75 @@ static int run_norm(struct haul_engine *e, const struct hl_job *job)
 
 /* ---- updates ---- */
 
+/* Where an update finds a piece of a unit's record, and the unit's parameters. */
+struct piece {
+    uint64_t first[HL_NTRAIN], n[HL_NTRAIN]; /* elements of the shard */
+    struct hl_record record[HL_NTRAIN];      /* of element first */
+    char *param[HL_NTRAIN]; /* of element 0 of the shard; NULL: not published here */
+};
+
+static void add_params(struct piece *pc, const struct haul_unit *u, char *slot)
+{
+    for (unsigned s = 0; s < HL_NTRAIN; s++)
+        pc->param[s] = slot ? slot + hl_param_span_offset(u, s) : u->rest_params[s];
+}
+
+static struct piece whole_record(const struct haul_unit *u)
+{
+    struct piece pc = {{0}, {0}, {{0}}, {0}};
+
+    for (unsigned s = 0; s < HL_NTRAIN; s++) {
+        pc.n[s] = u->layout.span[s].shard_elems;
+        pc.record[s] = u->record[s];
+    }
+    return pc;
+}
+
+static struct piece chunk_record(const struct haul_unit *u, uint32_t chunk, char *mem)
+{
+    struct piece pc = {{0}, {0}, {{0}}, {0}};
+    struct hl_chunk_part part[HL_NTRAIN];
+
+    hl_chunk_parts(&u->ck, chunk, part);
+    for (unsigned s = 0; s < HL_NTRAIN; s++) {
+        pc.first[s] = part[s].first;
+        pc.n[s] = part[s].n;
+        pc.record[s] =
+            (struct hl_record){.master = u->ck.master_bytes[s] ? mem + part[s].master : NULL,
+                               .m = (float *)(mem + part[s].m),
+                               .v = (float *)(mem + part[s].v)};
+    }
+    return pc;
+}
+
+/* The elements of a run that lie in the piece; n = 0: none. */
 static struct haul_optim_arrays run_arrays(const struct haul_unit *u, const struct hl_run *run,
-                                           char *param)
+                                           const struct piece *pc)
 {
     const struct haul_engine *e = u->engine;
-    const struct hl_record *r = &u->record[run->span];
-    uint64_t i = run->first_elem;
-    bool split = run->span == HL_TRAIN16 && e->opts.master == HAUL_MASTER_SPLIT;
+    unsigned s = run->span;
+    uint64_t lo = run->first_elem > pc->first[s] ? run->first_elem : pc->first[s];
+    uint64_t end = pc->first[s] + pc->n[s], hi = run->first_elem + run->elems;
+    uint64_t master_bytes = hl_unit_split(u, s) ? 2 : 4, at = lo - pc->first[s];
     struct haul_optim_arrays a = {
         .struct_size = sizeof a,
-        .n = run->elems,
-        .grad_dtype = hl_rest_dtype(e, run->span),
-        .param_dtype = run->span == HL_TRAIN16 ? e->dtype16 : HAUL_DTYPE_NONE,
-        .master_form = split ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32,
-        .m = r->m + i,
-        .v = r->v + i,
-        .first = i,
+        .grad_dtype = hl_rest_dtype(e, s),
+        .param_dtype = s == HL_TRAIN16 ? e->dtype16 : HAUL_DTYPE_NONE,
+        .master_form = hl_unit_split(u, s) ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32,
+        .first = lo,
     };
 
-    a.grad = u->rest_grads[run->span] + i * hl_plan_dtype_bytes(a.grad_dtype);
-    a.master = (char *)r->master + i * (split ? 2 : 4);
-    a.param = run->span == HL_TRAIN16 ? param + i * 2 : NULL;
+    hi = hi < end ? hi : end;
+    if (hi <= lo)
+        return a;
+    a.n = hi - lo;
+    a.grad = u->rest_grads[s] + lo * hl_plan_dtype_bytes(a.grad_dtype);
+    a.m = pc->record[s].m + at;
+    a.v = pc->record[s].v + at;
+    /* An FP32 parameter without a master in its record is its own. */
+    a.master = pc->record[s].master ? (char *)pc->record[s].master + at * master_bytes
+                                    : pc->param[s] + lo * 4;
+    a.param = s == HL_TRAIN16 ? pc->param[s] + lo * 2 : NULL;
     return a;
 }
 
@@ -124,12 +172,13 @@ static uint64_t run_bytes(const struct haul_engine *e, const struct hl_run *run)
 
 static int update_on_device(struct haul_engine *e, struct haul_unit *u)
 {
+    struct piece pc = whole_record(u);
     int rc = e->ops->stream_wait(e->dev, e->update_stream, u->released);
 
+    add_params(&pc, u, NULL);
     for (uint32_t i = 0; rc == 0 && i < u->nruns; i++) {
         struct hl_device_optim args = {.opt = e->opts.optim,
-                                       .arrays =
-                                           run_arrays(u, &u->runs[i], u->rest_params[HL_TRAIN16]),
+                                       .arrays = run_arrays(u, &u->runs[i], &pc),
                                        .step = run_step(u, &u->runs[i])};
         rc = e->ops->optim(e->dev, &args, e->update_stream);
     }
@@ -143,7 +192,7 @@ static int update_on_device(struct haul_engine *e, struct haul_unit *u)
 /* No copy may still read what the update is about to write: not one being submitted, not one queued. */
 static int wait_for_readers(struct haul_engine *e, struct haul_unit *u)
 {
-    if (!hl_engine_params_on_host(e))
+    if (!hl_unit_params_on_host(u))
         return e->ops->event_sync(e->dev, u->published);
     for (;;) {
         uint32_t seen = hl_gate_look(&e->gate);
@@ -180,40 +229,117 @@ static int take_publish_slot(struct haul_engine *e, int *out)
     }
 }
 
-static int update_on_host(struct haul_engine *e, struct haul_unit *u)
+static int update_piece(struct haul_unit *u, const struct piece *pc)
 {
-    bool publish = e->opts.offload == HAUL_OFFLOAD_OPTIMIZER;
-    char *param = publish ? (char *)u->hi : u->rest_params[HL_TRAIN16];
-    int slot = -1, rc = wait_for_readers(e, u);
+    struct haul_engine *e = u->engine;
+    int rc = 0;
 
-    if (rc == 0 && publish && e->nslots) {
-        rc = take_publish_slot(e, &slot);
-        if (slot < 0)
-            return rc;
-        param = e->slot[slot].mem;
-    }
     for (uint32_t i = 0; rc == 0 && i < u->nruns; i++) {
-        struct haul_optim_arrays a = run_arrays(u, &u->runs[i], param);
+        struct haul_optim_arrays a = run_arrays(u, &u->runs[i], pc);
         struct haul_optim_step s = run_step(u, &u->runs[i]);
-        rc = haul_optim_update(&e->opts.optim, &a, &s, e->opts.nthreads);
+        if (a.n)
+            rc = haul_optim_update(&e->opts.optim, &a, &s, e->opts.nthreads);
     }
-    if (rc < 0)
+    return rc;
+}
+
+/* The record where it rests, or chunk by chunk through the slots. *ended: the engine ends meanwhile. */
+static int update_record(struct haul_unit *u, char *const param[HL_NTRAIN], bool *ended)
+{
+    struct piece pc = whole_record(u);
+    int rc = 0;
+
+    if (!u->record_paged) {
+        memcpy(pc.param, param, sizeof pc.param);
+        return update_piece(u, &pc);
+    }
+    for (uint32_t c = 0; rc == 0 && c < u->ck.nchunks; c++) {
+        struct hl_record_slot *slot = hl_record_slot_take(u, c);
+        *ended = slot == NULL;
+        if (!slot)
+            return 0;
+        pc = chunk_record(u, c, slot->mem);
+        memcpy(pc.param, param, sizeof pc.param);
+        rc = update_piece(u, &pc);
+        /* FP32 masters go with their chunk: keep what the device's shard still waits for */
+        if (pc.n[HL_TRAIN32] && pc.record[HL_TRAIN32].master)
+            memcpy(param[HL_TRAIN32] + pc.first[HL_TRAIN32] * 4, pc.record[HL_TRAIN32].master,
+                   pc.n[HL_TRAIN32] * 4);
+        hl_record_slot_updated(slot);
+    }
+    return rc;
+}
+
+/* Parameters that rest on nvme: all of a slot's content is written back, so what the update does not
+ * replace must be there first. */
+static bool needs_old_params(const struct haul_unit *u)
+{
+    const struct hl_span *sp = u->layout.span;
+
+    return hl_unit_split(u, HL_TRAIN16) || sp[HL_TRAIN32].elems || sp[HL_FROZEN16].elems ||
+           sp[HL_FROZEN32].elems;
+}
+
+static int update_and_publish(struct haul_engine *e, struct haul_unit *u)
+{
+    char *param[HL_NTRAIN] = {(char *)u->hi, NULL};
+    bool ended = false;
+    int slot = -1, rc = 0;
+
+    if (hl_publish_bytes(u)) {
+        rc = take_publish_slot(e, &slot);
+        if (rc < 0 || slot < 0)
+            return rc;
+        if (!u->hi)
+            param[HL_TRAIN16] = e->slot[slot].mem;
+        param[HL_TRAIN32] = e->slot[slot].mem + hl_publish_offset32(u);
+    }
+    rc = update_record(u, param, &ended);
+    if (rc < 0 || ended)
         return rc;
     u->publish_slot = slot;
-    hl_unit_set_update(u, publish ? HL_UPDATE_UPDATED : HL_UPDATE_IDLE);
+    hl_unit_set_update(u, HL_UPDATE_UPDATED);
+    return 0;
+}
+
+static int update_in_host(struct haul_engine *e, struct haul_unit *u)
+{
+    struct piece pc = whole_record(u);
+    bool ended = false;
+    int slot = -1, rc = 0;
+
+    if (u->param_paged) {
+        rc = hl_param_slot_take(u, needs_old_params(u), &slot);
+        if (rc < 0 || slot < 0)
+            return rc;
+    }
+    add_params(&pc, u, slot < 0 ? NULL : e->pslot[slot].mem);
+    rc = update_record(u, pc.param, &ended);
+    if (rc < 0 || ended)
+        return rc;
+    if (slot >= 0)
+        hl_param_slot_updated(e, slot);
+    hl_unit_set_update(u, HL_UPDATE_IDLE);
     return 0;
 }
 
 static int run_update(struct haul_engine *e, struct haul_unit *u)
 {
-    uint64_t begin = hl_clock_ns(), bytes = 0;
+    uint64_t begin = hl_clock_ns(), waited = atomic_load(&e->io_wait_ns), bytes = 0;
+    int rc = 0;
 
     hl_unit_set_update(u, HL_UPDATE_RUNNING);
-    int rc = hl_engine_records_on_device(e) ? update_on_device(e, u) : update_on_host(e, u);
+    if (hl_unit_records_on_device(u))
+        rc = update_on_device(e, u);
+    else if ((rc = wait_for_readers(e, u)) == 0)
+        rc = u->offload == HAUL_OFFLOAD_OPTIMIZER ? update_and_publish(e, u) : update_in_host(e, u);
     for (uint32_t i = 0; i < u->nruns; i++)
         bytes += run_bytes(e, &u->runs[i]);
     atomic_fetch_add(&e->optim_bytes, bytes);
-    atomic_fetch_add(&e->optim_busy_ns, hl_clock_ns() - begin);
+    atomic_fetch_add(&e->optim_busy_ns,
+                     hl_clock_ns() - begin - (atomic_load(&e->io_wait_ns) - waited));
+    if (atomic_fetch_sub(&e->nupdates, 1) == 1)
+        hl_record_slots_rewind(e);
     return rc;
 }
 

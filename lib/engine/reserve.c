@@ -1,5 +1,6 @@
 /* reserve.c: take exactly what the ledger says, and cut it up. */
 #include <assert.h>
+#include <string.h>
 
 #include "engine_state.h"
 #include "sys.h"
@@ -90,48 +91,69 @@ static void close_pool(struct haul_engine *e)
     e->pool = NULL;
 }
 
-static void cut_record(struct haul_engine *e, struct haul_unit *u, unsigned s,
-                       struct arena *records)
+/* What all units' state takes from, per tier. */
+struct arenas {
+    struct arena params[HAUL_NTIERS], grads[HAUL_NTIERS], records[HAUL_NTIERS], hi;
+};
+
+static void cut_record(struct haul_unit *u, unsigned s, struct arena *records)
 {
     uint64_t n = u->layout.span[s].shard_elems;
-    bool split = s == HL_TRAIN16 && e->opts.master == HAUL_MASTER_SPLIT;
-    /* An FP32 parameter that rests beside its record is its own master. */
-    bool own = s == HL_TRAIN16 || e->opts.offload == HAUL_OFFLOAD_OPTIMIZER;
+    uint64_t master = hl_record_master_bytes(u, s);
 
-    u->record[s].master = own ? cut(records, n * (split ? 2 : 4)) : u->rest_params[s];
+    u->record[s].master = master ? cut(records, n * master) : u->rest_params[s];
     u->record[s].m = cut(records, n * 4);
     u->record[s].v = cut(records, n * 4);
 }
 
+static void cut_unit(struct haul_unit *u, struct arenas *a)
+{
+    enum haul_tier ptier = hl_unit_params_on_host(u) ? HAUL_TIER_HOST : HAUL_TIER_DEVICE;
+    enum haul_tier rtier = hl_unit_records_on_device(u) ? HAUL_TIER_DEVICE : HAUL_TIER_HOST;
+
+    u->resident = ptier == HAUL_TIER_DEVICE ? a->params[ptier].at : NULL;
+    for (unsigned s = 0; s < HL_NSPANS && !u->param_paged; s++)
+        u->rest_params[s] =
+            cut(&a->params[ptier], u->layout.span[s].shard_elems * hl_span_param_bytes(s));
+    for (unsigned s = 0; s < HL_NTRAIN; s++) {
+        uint64_t n = u->layout.span[s].shard_elems;
+        u->rest_grads[s] =
+            cut(&a->grads[rtier], n * hl_plan_dtype_bytes(hl_rest_dtype(u->engine, s)));
+        if (!u->record_paged)
+            cut_record(u, s, &a->records[rtier]);
+    }
+    if (u->offload == HAUL_OFFLOAD_OPTIMIZER && u->engine->opts.master == HAUL_MASTER_SPLIT)
+        u->hi = cut(&a->hi, u->layout.span[HL_TRAIN16].shard_elems * 2);
+}
+
 static int reserve_state(struct haul_engine *e)
 {
-    enum haul_tier ptier = hl_engine_params_on_host(e) ? HAUL_TIER_HOST : HAUL_TIER_DEVICE;
-    enum haul_tier rtier = hl_engine_records_on_device(e) ? HAUL_TIER_DEVICE : HAUL_TIER_HOST;
-    struct arena params = {0}, grads = {0}, records = {0}, hi = {0};
+    struct arenas a;
     int rc;
 
-    if ((rc = take(e, ptier, "parameters", e->state[ptier].params, &params)) < 0 ||
-        (rc = take(e, rtier, e->opts.passes > 1 ? "accumulators" : "gradients",
-                   e->state[rtier].grads + e->state[rtier].accumulators, &grads)) < 0 ||
-        (rc = take(e, rtier, "records", e->state[rtier].records, &records)) < 0 ||
-        (rc = take(e, HAUL_TIER_HOST, "hi copy", e->state[HAUL_TIER_HOST].hi, &hi)) < 0)
+    memset(&a, 0, sizeof a);
+    for (enum haul_tier t = HAUL_TIER_DEVICE; t <= HAUL_TIER_HOST; t++)
+        if ((rc = take(e, t, "parameters", e->state[t].params, &a.params[t])) < 0 ||
+            (rc = take(e, t, e->opts.passes > 1 ? "accumulators" : "gradients",
+                       e->state[t].grads + e->state[t].accumulators, &a.grads[t])) < 0 ||
+            (rc = take(e, t, "records", e->state[t].records, &a.records[t])) < 0)
+            return rc;
+    rc = take(e, HAUL_TIER_HOST, "hi copy", e->state[HAUL_TIER_HOST].hi, &a.hi);
+    if (rc < 0)
         return rc;
-    for (uint32_t i = 0; i < e->nunits; i++) {
-        struct haul_unit *u = e->units[i];
-        u->resident = ptier == HAUL_TIER_DEVICE ? params.at : NULL;
-        for (unsigned s = 0; s < HL_NSPANS; s++)
-            u->rest_params[s] =
-                cut(&params, u->layout.span[s].shard_elems * hl_span_param_bytes(s));
-        for (unsigned s = 0; s < HL_NTRAIN; s++) {
-            uint64_t n = u->layout.span[s].shard_elems;
-            u->rest_grads[s] = cut(&grads, n * hl_plan_dtype_bytes(hl_rest_dtype(e, s)));
-            cut_record(e, u, s, &records);
-        }
-        if (e->state[HAUL_TIER_HOST].hi)
-            u->hi = cut(&hi, u->layout.span[HL_TRAIN16].shard_elems * 2);
-    }
-    assert(params.left_bytes + grads.left_bytes + records.left_bytes + hi.left_bytes == 0);
+    for (uint32_t i = 0; i < e->nunits; i++)
+        cut_unit(e->units[i], &a);
+    assert(a.hi.left_bytes == 0);
+    for (enum haul_tier t = HAUL_TIER_DEVICE; t <= HAUL_TIER_HOST; t++)
+        assert(a.params[t].left_bytes + a.grads[t].left_bytes + a.records[t].left_bytes == 0);
     return 0;
+}
+
+static uint64_t partials_of(const struct haul_unit *u)
+{
+    return hl_unit_records_on_device(u)
+               ? hl_norm_blocks(u, HL_TRAIN16) + hl_norm_blocks(u, HL_TRAIN32)
+               : 0;
 }
 
 static int reserve_partials(struct haul_engine *e)
@@ -140,19 +162,15 @@ static int reserve_partials(struct haul_engine *e)
     uint64_t nblocks = 0;
     int rc;
 
-    if (!hl_engine_records_on_device(e))
-        return 0;
     for (uint32_t i = 0; i < e->nunits; i++)
-        nblocks +=
-            hl_norm_blocks(e->units[i], HL_TRAIN16) + hl_norm_blocks(e->units[i], HL_TRAIN32);
+        nblocks += partials_of(e->units[i]);
     if ((rc = take_device(e, nblocks * sizeof(float), &dev)) < 0 ||
         (rc = take_host(e, "norm partials", nblocks * sizeof(float), &host)) < 0)
         return rc;
     for (uint32_t i = 0; i < e->nunits; i++) {
         struct haul_unit *u = e->units[i];
-        uint64_t n = hl_norm_blocks(u, HL_TRAIN16) + hl_norm_blocks(u, HL_TRAIN32);
-        u->partials_device = cut(&dev, n * sizeof(float));
-        u->partials_host = cut(&host, n * sizeof(float));
+        u->partials_device = cut(&dev, partials_of(u) * sizeof(float));
+        u->partials_host = cut(&host, partials_of(u) * sizeof(float));
     }
     return 0;
 }
@@ -254,16 +272,12 @@ static int reserve_samples(struct haul_engine *e)
 
 static int reserve_jobs(struct haul_engine *e)
 {
-    int rc;
-
     /* one LAND a reduce, one NORM and one UPDATE a unit: all that can wait between two drains */
     e->jobs.nring = e->nunits * (e->opts.passes + 2) + 1;
-    if ((rc = hl_sys_alloc_array(e->jobs.nring, sizeof *e->jobs.ring, (void **)&e->jobs.ring)) < 0)
+    int rc = hl_sys_alloc_array(e->jobs.nring, sizeof *e->jobs.ring, (void **)&e->jobs.ring);
+    if (rc < 0)
         return rc;
-    if ((rc = hl_sys_alloc_array(e->opts.ngroups, sizeof *e->group_step, (void **)&e->group_step)) <
-        0)
-        return rc;
-    return hl_sys_alloc_array(e->nunits, sizeof *e->update_order, (void **)&e->update_order);
+    return hl_sys_alloc_array(e->opts.ngroups, sizeof *e->group_step, (void **)&e->group_step);
 }
 
 static int open_streams(struct haul_engine *e)
@@ -285,7 +299,8 @@ int hl_engine_reserve(struct haul_engine *e)
         (rc = reserve_partials(e)) < 0 || (rc = reserve_frames(e)) < 0 ||
         (rc = reserve_grad_buffers(e)) < 0 || (rc = reserve_slots(e)) < 0 ||
         (rc = reserve_unit_events(e)) < 0 || (rc = reserve_samples(e)) < 0 ||
-        (rc = reserve_jobs(e)) < 0 || (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
+        (rc = reserve_jobs(e)) < 0 || (rc = hl_paging_open(e)) < 0 ||
+        (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
         hl_engine_unreserve(e);
     return rc;
 }
@@ -345,7 +360,7 @@ void hl_engine_unreserve(struct haul_engine *e)
     FREE_ARRAY(e->samples);
     FREE_ARRAY(e->jobs.ring);
     FREE_ARRAY(e->group_step);
-    FREE_ARRAY(e->update_order);
+    hl_paging_close(e);
     while (e->ndevice_arenas)
         e->ops->free(e->dev, e->device_arena[--e->ndevice_arenas]);
     close_pool(e);

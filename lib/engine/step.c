@@ -108,12 +108,17 @@ static void queue_updates(struct haul_engine *e, const struct haul_step *s, doub
     for (uint32_t g = 0; g < e->opts.ngroups; g++)
         e->group_step[g] =
             s->groups ? s->groups[g] : (struct haul_group_step){s->lr, s->weight_decay};
+    uint32_t n = 0;
+
     e->update_scale = scale;
     for (uint32_t i = 0; i < e->nunits; i++)
         if (e->units[i]->nreduced) {
             e->units[i]->nsteps++;
+            n++;
             hl_unit_set_update(e->units[i], HL_UPDATE_QUEUED);
         }
+    atomic_store(&e->nupdates, n);
+    hl_record_slots_begin(e);
     drop_stale_frames(e);
     for (uint32_t i = 0; i < e->nunits; i++) {
         struct haul_unit *u = e->units[e->update_order[i]];
@@ -162,10 +167,11 @@ int haul_engine_step(struct haul_engine *e, const struct haul_step *step,
         (rc = check_numbers(e, step)) < 0 || (rc = check_units(e)) < 0 ||
         (rc = wait_for_gradients(e)) < 0 || (rc = hl_samples_settle(e)) < 0)
         return rc;
-    double scale = step->grad_scale == 0 ? 1 : step->grad_scale;
+    double scale = (step->grad_scale == 0 ? 1 : step->grad_scale) / e->loss_scale;
     struct verdict v = decide(e, step, scale);
     if (!v.skip)
         queue_updates(e, step, scale * v.clip);
+    hl_loss_scale_step(e, v.skip);
     begin_next(e);
     if (!e->opts.overlap && (rc = finish_without_overlap(e)) < 0)
         return rc;

@@ -22,6 +22,7 @@ struct hl_sample *hl_sample_begin(struct haul_engine *e, void *stream, enum haul
     e->nsamples++;
     s->ended = false;
     s->host_lane = host_lane;
+    s->io_wait_ns = atomic_load(&e->io_wait_ns);
     s->enter_ns = hl_clock_ns();
     return s;
 }
@@ -29,6 +30,7 @@ struct hl_sample *hl_sample_begin(struct haul_engine *e, void *stream, enum haul
 int hl_sample_end(struct haul_engine *e, struct hl_sample *s, enum haul_lane lane, void *stream)
 {
     s->leave_ns = hl_clock_ns();
+    s->io_wait_ns = atomic_load(&e->io_wait_ns) - s->io_wait_ns;
     s->lane = lane;
     s->ended = true;
     return e->ops->event_record(e->dev, s->after, stream);
@@ -52,7 +54,13 @@ static int settle(struct haul_engine *e, const struct hl_sample *s)
         return rc;
     uint64_t idle = before > s->enter_ns ? before : s->enter_ns;
     uint64_t host_end = s->leave_ns < after ? s->leave_ns : after;
-    e->exposed_ns[s->host_lane] += span_ns(idle, host_end);
+    /* While the trainer waited for an update, optim may itself have waited for the drive. */
+    uint64_t host_ns = span_ns(idle, host_end);
+    uint64_t io_ns = s->host_lane != HAUL_LANE_OPTIM ? 0
+                     : s->io_wait_ns < host_ns       ? s->io_wait_ns
+                                                     : host_ns;
+    e->exposed_ns[HAUL_LANE_IO_READ] += io_ns;
+    e->exposed_ns[s->host_lane] += host_ns - io_ns;
     e->exposed_ns[s->lane] += span_ns(idle > host_end ? idle : host_end, after);
     return 0;
 }
@@ -65,6 +73,18 @@ int hl_samples_settle(struct haul_engine *e)
         rc = settle(e, &e->samples[i]);
     e->nsamples = 0;
     return rc;
+}
+
+static void read_store_counters(struct haul_engine *e, struct haul_lane_report lane[HAUL_NLANES])
+{
+    struct haul_store_stats st = {.struct_size = sizeof st};
+
+    if (!e->store || haul_store_stat(e->store, &st) < 0)
+        return;
+    lane[HAUL_LANE_IO_READ].busy_ns = st.read.busy_ns;
+    lane[HAUL_LANE_IO_READ].bytes = st.read.disk_bytes;
+    lane[HAUL_LANE_IO_WRITE].busy_ns = st.write.busy_ns;
+    lane[HAUL_LANE_IO_WRITE].bytes = st.write.disk_bytes;
 }
 
 static void read_counters(struct haul_engine *e, struct haul_lane_report lane[HAUL_NLANES])
@@ -83,6 +103,7 @@ static void read_counters(struct haul_engine *e, struct haul_lane_report lane[HA
     }
     lane[HAUL_LANE_OPTIM].busy_ns = atomic_load(&e->optim_busy_ns);
     lane[HAUL_LANE_OPTIM].bytes = atomic_load(&e->optim_bytes);
+    read_store_counters(e, lane);
     for (unsigned i = 0; i < HAUL_NLANES; i++)
         lane[i].exposed_ns = e->exposed_ns[i];
 }

@@ -88,7 +88,7 @@ static int pin_frame(struct haul_unit *u, void *stream, struct hl_sample **sampl
         hl_spin_unlock(&e->lock);
         if (f >= 0)
             return f;
-        begin_sample(e, stream, HAUL_LANE_H2D, sample);
+        begin_sample(e, stream, u->param_paged ? HAUL_LANE_IO_READ : HAUL_LANE_H2D, sample);
         if (ask)
             hl_gate_wake(&e->gate);
         else
@@ -124,7 +124,7 @@ static int acquire_first(struct haul_unit *u, void *stream)
         if ((rc = wait_for_update(u)) < 0)
             return rc;
     }
-    if (e->nframes) {
+    if (!u->resident) {
         if ((rc = pin_frame(u, stream, &sample)) < 0)
             return rc;
         u->frame = rc;
@@ -218,10 +218,10 @@ static int choose_grad_buffer(const struct haul_engine *e)
     return best;
 }
 
-static int take_landing(struct haul_engine *e, int *out)
+static int take_landing(struct haul_engine *e, const struct haul_unit *u, int *out)
 {
     *out = -1;
-    while (e->nlandings) {
+    while (e->nlandings && !hl_unit_records_on_device(u)) {
         uint32_t seen = hl_gate_look(&e->gate);
         int rc = hl_engine_check(e);
         if (rc < 0)
@@ -248,7 +248,7 @@ static int open_grad(struct haul_unit *u, void *stream)
 
     if (e->nlandings)
         begin_sample(e, stream, HAUL_LANE_D2H, &sample);
-    if ((rc = take_landing(e, &u->landing)) < 0 ||
+    if ((rc = take_landing(e, u, &u->landing)) < 0 ||
         (rc = wait_in_stream(e, stream, buf->drained, HAUL_LANE_D2H, sample)) < 0)
         return rc;
     if (bytes && (rc = e->ops->fill(e->dev, buf->mem, 0, bytes, stream)) < 0)
@@ -342,7 +342,7 @@ static int land_in_host(struct haul_unit *u, unsigned s, const char *src, enum h
 static int queue_reduce(struct haul_unit *u, struct hl_grad_buffer *buf, bool last)
 {
     struct haul_engine *e = u->engine;
-    bool on_device = hl_engine_records_on_device(e);
+    bool on_device = hl_unit_records_on_device(u);
     int rc = e->ops->stream_wait(e->dev, e->d2h, buf->ready);
 
     for (unsigned s = 0; rc == 0 && s < HL_NTRAIN; s++) {

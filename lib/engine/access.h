@@ -1,0 +1,35 @@
+/* access.h: values of a unit, wherever they rest, a piece at a time. Private to lib/engine. Only while
+ * the engine is quiescent (hl_engine_quiesce). */
+#ifndef HL_ACCESS_H
+#define HL_ACCESS_H
+
+#include "engine_state.h"
+
+/* Elements handled at a time. The arrays of hl_scratch fit the bounce buffer. */
+#define HL_PIECE_ELEMS UINT64_C(32768)
+
+struct hl_scratch {
+    float *p, *m, *v, *value; /* (HL_PIECE_ELEMS,) */
+    uint16_t *hi, *lo;
+};
+
+struct hl_scratch hl_scratch_of(const struct haul_engine *e);
+
+/* A piece of a tensor: elements [at, at + n) of its span's shard, in one chunk when paged. */
+struct hl_piece {
+    struct haul_unit *unit;
+    enum hl_span_kind span;
+    uint32_t chunk;
+    uint64_t at, n;
+};
+
+/* The first piece of elements [first, first + n) of a tensor. */
+struct hl_piece hl_piece_of(struct haul_unit *u, uint32_t tensor, uint64_t first, uint64_t n);
+
+/* FP32 values: the master, or the parameter widened. */
+int hl_piece_read(const struct hl_piece *pc, float *out);
+
+/* Zeros for frozen tensors. */
+int hl_piece_read_moments(const struct hl_piece *pc, float *m, float *v);
+
+#endif

@@ -1,0 +1,236 @@
+/* State that rests on nvme: the same bits, the promised bytes, and errors that end a run cleanly. */
+#include <errno.h>
+#include <math.h>
+#include <unistd.h>
+
+#include "suite.h"
+#include "toy_model.h"
+
+/* Eight units of about 0.7 MB of records each. */
+#define UNITS 8
+#define SCALE 1500
+
+static char dir[64];
+
+static const char *scratch_dir(void)
+{
+    snprintf(dir, sizeof dir, "./paging.XXXXXX");
+    cr_assert_not_null(mkdtemp(dir));
+    return dir;
+}
+
+static void remove_dir(void)
+{
+    cr_assert_eq(rmdir(dir), 0, "%s is not empty: a scratch store leaves nothing", dir);
+}
+
+static void check(int rc)
+{
+    cr_assert_eq(rc, 0, "%s: %s", haul_strerror(rc), haul_last_error());
+}
+
+/* The least host budget, and what the records and parameters would add to it. */
+static uint64_t host_floor(struct toy_config c, uint64_t *records, uint64_t *params)
+{
+    uint64_t sum[HAUL_NTIERS], of[HAUL_NTIERS];
+
+    c.host_mem = 1;
+    check(toy_ledger(&c, UNITS, SCALE, sum, "parameters", of));
+    *params = of[HAUL_TIER_NVME];
+    uint64_t least = sum[HAUL_TIER_HOST];
+    check(toy_ledger(&c, UNITS, SCALE, sum, "records", of));
+    *records = of[HAUL_TIER_NVME];
+    return least + 2 * 4096;
+}
+
+static uint64_t train(const struct toy_config *c, unsigned nsteps, uint64_t rest[HAUL_NTIERS])
+{
+    static struct toy t;
+    struct haul_ledger_line line;
+
+    check(toy_open(&t, c, UNITS, SCALE));
+    memset(rest, 0, HAUL_NTIERS * sizeof *rest);
+    for (uint32_t i = 0; haul_engine_ledger(t.engine, i, &line) == 0; i++)
+        if (strcmp(line.purpose, "records") == 0)
+            rest[line.tier] += line.bytes;
+    for (unsigned s = 0; s < nsteps; s++) {
+        check(toy_step(&t, NULL));
+        toy_twin_step(&t);
+    }
+    cr_assert_eq(toy_compare(&t), 0, "masters differ from the twin's");
+    uint64_t digest = toy_digest(&t);
+    for (int tier = 0; tier < HAUL_NTIERS; tier++) {
+        uint64_t planned, peak;
+        check(haul_engine_tier_bytes(t.engine, tier, &planned, &peak));
+        cr_assert_eq(planned, peak, "tier %d: planned %llu, measured %llu", tier,
+                     (unsigned long long)planned, (unsigned long long)peak);
+    }
+    toy_close(&t);
+    return digest;
+}
+
+/* R1 over placements: budgets that leave 0, 10, 30, 60, 90 and 100% of the records in host memory. */
+static void sweep(struct toy_config c)
+{
+    static const double share[] = {0, 0.1, 0.3, 0.6, 0.9, 1.0};
+    uint64_t records, params, rest[HAUL_NTIERS], first;
+    struct toy_config resident = c;
+
+    resident.nvme_dir = NULL;
+    first = train(&resident, 4, rest);
+    c.nvme_dir = scratch_dir();
+    c.slot_bytes = 300000;
+    for (unsigned i = 0; i < sizeof share / sizeof *share; i++) {
+        c.slots = 2 + i % 4;
+        c.window = 1 + i % 4;
+        c.jitter_seed = i;
+        c.no_overlap = i == 4;
+        c.io_method = i % 2 ? HAUL_IO_THREADS : HAUL_IO_AUTO;
+        c.host_mem =
+            host_floor(c, &records, &params) + params + (uint64_t)(share[i] * (double)records);
+        cr_assert_eq(train(&c, 4, rest), first, "share %g", share[i]);
+        cr_log_info("share %.1f: records host %llu nvme %llu", share[i],
+                    (unsigned long long)rest[HAUL_TIER_HOST],
+                    (unsigned long long)rest[HAUL_TIER_NVME]);
+        if (share[i] < 0.5)
+            cr_assert_gt(rest[HAUL_TIER_NVME], 0, "share %g: nothing was paged", share[i]);
+        if (share[i] > 0.5)
+            cr_assert_gt(rest[HAUL_TIER_HOST], 0, "share %g: nothing is resident", share[i]);
+    }
+    remove_dir();
+}
+
+Test(engine_paging, records_on_nvme_with_offload_optimizer_have_the_same_bits)
+{
+    sweep((struct toy_config){.offload = HAUL_OFFLOAD_OPTIMIZER, .tied = 1});
+}
+
+Test(engine_paging, records_on_nvme_with_offload_all_have_the_same_bits)
+{
+    sweep((struct toy_config){.offload = HAUL_OFFLOAD_ALL, .frozen = 1});
+}
+
+Test(engine_paging, records_on_nvme_with_a_split_master_have_the_same_bits)
+{
+    sweep((struct toy_config){.offload = HAUL_OFFLOAD_OPTIMIZER, .master = HAUL_MASTER_SPLIT});
+    sweep(
+        (struct toy_config){.offload = HAUL_OFFLOAD_ALL, .master = HAUL_MASTER_SPLIT, .passes = 2});
+}
+
+/* Budgets below the parameters' own size: they go to nvme too. */
+Test(engine_paging, parameters_on_nvme_have_the_same_bits)
+{
+    for (int split = 0; split < 2; split++)
+        for (int frozen = 0; frozen < 2; frozen++)
+            for (unsigned i = 0; i < 3; i++) {
+                struct toy_config c = {
+                    .offload = HAUL_OFFLOAD_ALL, .master = split, .frozen = frozen, .tied = 1};
+                uint64_t records, params, rest[HAUL_NTIERS], first = train(&c, 4, rest);
+                uint64_t sum[HAUL_NTIERS], of[HAUL_NTIERS];
+                c.nvme_dir = scratch_dir();
+                c.slot_bytes = 300000;
+                uint64_t least = host_floor(c, &records, &params);
+                c.host_mem = least + (uint64_t)(0.12 * i * (double)params);
+                c.window = 1 + i;
+                c.jitter_seed = 77 + i;
+                check(toy_ledger(&c, UNITS, SCALE, sum, "parameters", of));
+                cr_assert_gt(of[HAUL_TIER_NVME], 0);
+                cr_assert(i != 1 ? (of[HAUL_TIER_HOST] > 0) == (i > 0) : 1,
+                          "%u: %llu bytes in host", i, (unsigned long long)of[HAUL_TIER_HOST]);
+                cr_assert_eq(train(&c, 4, rest), first, "split %d frozen %d row %u", split, frozen,
+                             i);
+                remove_dir();
+            }
+}
+
+Test(engine_paging, device_room_left_over_takes_whole_units_back)
+{
+    static const enum haul_offload offload[] = {HAUL_OFFLOAD_OPTIMIZER, HAUL_OFFLOAD_ALL};
+
+    for (int o = 0; o < 2; o++) {
+        struct toy_config c = {.offload = offload[o]};
+        uint64_t sum[HAUL_NTIERS], of[HAUL_NTIERS], rest[HAUL_NTIERS], first = train(&c, 4, rest);
+        cr_assert_eq(rest[HAUL_TIER_DEVICE], 0);
+        check(toy_ledger(&c, UNITS, SCALE, sum, "records", of));
+        c.device_mem = sum[HAUL_TIER_DEVICE] + of[HAUL_TIER_HOST] / 2;
+        c.jitter_seed = 3;
+        cr_assert_eq(train(&c, 4, rest), first);
+        cr_assert_gt(rest[HAUL_TIER_DEVICE], 0);
+        cr_assert_gt(rest[HAUL_TIER_HOST], 0);
+        check(toy_ledger(&c, UNITS, SCALE, sum, "records", of));
+        cr_assert_leq(sum[HAUL_TIER_DEVICE], c.device_mem);
+    }
+}
+
+Test(engine_paging, a_skipped_step_leaves_the_records_on_nvme_alone)
+{
+    static struct toy t;
+    struct toy_config c = {
+        .offload = HAUL_OFFLOAD_OPTIMIZER, .nvme_dir = scratch_dir(), .slot_bytes = 300000};
+    struct haul_report r = {.struct_size = sizeof r};
+    uint64_t records, params;
+
+    c.host_mem = host_floor(c, &records, &params);
+    check(toy_open(&t, &c, UNITS, SCALE));
+    check(toy_step(&t, &r));
+    toy_twin_step(&t);
+    cr_assert_neq(toy_digest(&t), 0); /* every write has arrived */
+    uint64_t read_bytes = 0;
+    for (int k = 0; k < 4; k++) {
+        t.plant_inf = t.step + 1;
+        check(toy_step(&t, &r));
+        toy_twin_step(&t);
+        cr_assert_eq(r.skipped, 1);
+        if (k == 0) /* its report still covers the digest */
+            continue;
+        read_bytes += r.lanes[HAUL_LANE_IO_READ].bytes;
+        cr_assert_eq(r.lanes[HAUL_LANE_IO_WRITE].bytes, 0, "a skipped step wrote %llu bytes",
+                     (unsigned long long)r.lanes[HAUL_LANE_IO_WRITE].bytes);
+    }
+    /* Both slots are read ahead once at most, and what they hold stays valid. */
+    cr_assert_leq(read_bytes, 2 * 400000, "%llu bytes read", (unsigned long long)read_bytes);
+    check(toy_step(&t, NULL));
+    toy_twin_step(&t);
+    check(haul_engine_sync(t.engine));
+    cr_assert_eq(toy_compare(&t), 0);
+    toy_close(&t);
+    remove_dir();
+}
+
+Test(engine_paging, units_without_gradient_keep_their_records_and_steps)
+{
+    static struct toy t;
+    struct toy_config c = {
+        .offload = HAUL_OFFLOAD_ALL, .nvme_dir = scratch_dir(), .slot_bytes = 300000};
+    uint64_t records, params;
+
+    c.host_mem = host_floor(c, &records, &params);
+    check(toy_open(&t, &c, UNITS, SCALE));
+    for (unsigned s = 0; s < 8; s++) {
+        t.skip_unit = s % 3 ? 1 + s : 0;
+        check(toy_step(&t, NULL));
+        toy_twin_step(&t);
+    }
+    cr_assert_eq(toy_compare(&t), 0);
+    toy_close(&t);
+    remove_dir();
+}
+
+Test(engine_paging, a_budget_below_the_floor_is_refused_with_the_shortfall)
+{
+    static struct toy t;
+    struct toy_config c = {.offload = HAUL_OFFLOAD_ALL, .nvme_dir = scratch_dir()};
+    uint64_t records, params, least = host_floor(c, &records, &params);
+
+    c.host_mem = least / 2;
+    cr_assert_eq(toy_open(&t, &c, UNITS, SCALE), HAUL_E_PLAN);
+    cr_assert_not_null(strstr(haul_last_error(), "host needs"), "%s", haul_last_error());
+    c.host_mem = least;
+    c.nvme_mem = 4096;
+    cr_assert_eq(toy_open(&t, &c, UNITS, SCALE), HAUL_E_PLAN);
+    cr_assert_not_null(strstr(haul_last_error(), "nvme needs"), "%s", haul_last_error());
+    c.nvme_dir = "/nonexistent/dir";
+    cr_assert_eq(toy_open(&t, &c, UNITS, SCALE), -ENOENT);
+    cr_assert_not_null(strstr(haul_last_error(), "/nonexistent/dir"), "%s", haul_last_error());
+    remove_dir();
+}
