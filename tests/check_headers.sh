@@ -27,6 +27,11 @@ for h in "$root"/include/haul/*.h; do
         compile C++17 "haul/${h##*/}" $cxx -std=c++17 -pedantic $flags -I"$root/include" -x c++
 done
 for h in $(find "$root/lib" "$root/io" "$root/cpu_adam" "$root/tools" -name '*.h' ! -name '*.inc.h'); do
+    # Without the toolkit's cuda.h there is no CUDA back end to look at.
+    if grep -q 'include <cuda.h>\|"device_cuda.h"\|"cuda_driver.h"' "$h" &&
+        ! printf '#include <cuda.h>\n' | $cc -fsyntax-only -x c - 2>/dev/null; then
+        continue
+    fi
     compile C "$h" $cc -std=gnu11 -D_GNU_SOURCE $flags $rooms -x c
 done
 echo "$n compilations, $failed failed"

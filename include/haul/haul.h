@@ -44,6 +44,7 @@
 #include "haul/pager.h"
 #include "haul/optim.h"
 #include "haul/device.h"
+#include "haul/device_cuda.h"
 #include "haul/plan.h"
 #include "haul/engine.h"
 

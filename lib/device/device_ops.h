@@ -49,6 +49,8 @@ struct hl_device_ops {
     /* Pin [ptr, ptr+bytes) for direct copies. (optional) */
     int (*host_register)(struct haul_device *dev, void *ptr, uint64_t bytes);
     int (*host_unregister)(struct haul_device *dev, void *ptr);
+    /* The NUMA node (logical index) whose memory is nearest; -1: unknown, or all are alike. (optional) */
+    int (*numa_node)(struct haul_device *dev);
 
     /* urgent: 1 for streams that should run ahead of others. */
     int (*stream_open)(struct haul_device *dev, int urgent, void **stream);
