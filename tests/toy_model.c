@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "arith.h"
+#include "haul/device_cuda.h"
 #include "toy_model.h"
 
 #define LR     1e-2
@@ -237,7 +238,8 @@ static int describe(struct toy *t, const struct toy_config *cfg, uint32_t nunits
     toy_describe(t, nunits, scale);
     haul_device_host_opts_init(&d);
     d.jitter_seed = cfg->jitter_seed;
-    if ((rc = haul_device_host_open(&d, &t->dev)) < 0)
+    rc = cfg->cuda ? haul_device_cuda_open(NULL, &t->dev) : haul_device_host_open(&d, &t->dev);
+    if (rc < 0)
         return rc;
     if ((rc = haul_device_stream_open(t->dev, &t->stream)) < 0 || (rc = engine_open(t)) < 0 ||
         (rc = add_units(t)) < 0)

@@ -32,6 +32,7 @@ struct toy_config {
     uint32_t ngroups;
     int tied;   /* unit 0 is visited again at the end */
     int frozen; /* tensor 1 of every unit is frozen */
+    int cuda;   /* on the CUDA back end: the test has loaded the fake driver */
 };
 
 struct toy_tensor {

@@ -1,0 +1,78 @@
+/* test_cuda_fixture.h: the CUDA back end over the fake driver, which is loaded by its path first. */
+#ifndef HAUL_TESTS_CUDA_FIXTURE_H
+#define HAUL_TESTS_CUDA_FIXTURE_H
+
+#include <dlfcn.h>
+
+#include "fake_cuda/fake_cuda.h"
+#include "haul/device_cuda.h"
+#include "test_device_fixture.h"
+
+/* Of cuda.h, which suites do without. */
+enum {
+    CUDA_INVALID = 1,
+    CUDA_NO_MEMORY = 2,
+    CUDA_NO_DEVICE = 100,
+    CUDA_ILLEGAL = 700,
+    CUDA_UNKNOWN = 999
+};
+
+static struct {
+    fake_cuda_configure_fn *configure;
+    fake_cuda_fail_nth_fn *fail_nth;
+    fake_cuda_calls_fn *calls;
+    fake_cuda_failed_fn *failed;
+    fake_cuda_lose_nth_fn *lose_nth;
+    fake_cuda_revive_fn *revive;
+    fake_cuda_live_fn *live, *violations;
+} fake;
+
+/* Load the driver once, and set it back to its defaults. */
+static inline void fake_load(void)
+{
+    void *lib = dlopen(FAKE_CUDA_LIB, RTLD_NOW | RTLD_LOCAL);
+
+    cr_assert_not_null(lib, "%s", dlerror());
+#define FIND(name) *(void **)&fake.name = dlsym(lib, "fake_cuda_" #name)
+    FIND(configure);
+    FIND(fail_nth);
+    FIND(calls);
+    FIND(failed);
+    FIND(lose_nth);
+    FIND(revive);
+    FIND(live);
+    FIND(violations);
+#undef FIND
+    fake.configure(NULL);
+}
+
+/* Nothing alive, nothing wrong. */
+static inline void fake_is_clean(const char *where)
+{
+    cr_assert_eq(fake.live(), 0, "%s: %lld objects alive", where, (long long)fake.live());
+    cr_assert_eq(fake.violations(), 0, "%s: %lld wrong uses", where, (long long)fake.violations());
+}
+
+static inline struct haul_device *cuda_open(void)
+{
+    struct haul_device *dev = NULL;
+
+    fake_load();
+    cr_assert_eq(haul_device_cuda_open(NULL, &dev), 0, "%s", haul_last_error());
+    return dev;
+}
+
+static inline void cuda_close(struct haul_device *dev)
+{
+    cr_assert_eq(haul_device_close(dev), 0, "%s", haul_last_error());
+    fake_is_clean("closed");
+}
+
+/* Fails when the text of the last error does not hold the words. */
+static inline void error_says(const char *words)
+{
+    cr_assert_not_null(strstr(haul_last_error(), words), "\"%s\" is not in: %s", words,
+                       haul_last_error());
+}
+
+#endif
