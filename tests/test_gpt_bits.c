@@ -66,6 +66,23 @@ Test(gpt_bits, backward_adds_to_the_gradients)
     net_close(&net);
 }
 
+Test(gpt_bits, a_loss_scale_multiplies_every_gradient_exactly)
+{
+    struct net plain, scaled;
+
+    net_open(&plain, &shape);
+    net_open(&scaled, &shape);
+    scaled.loss_scale = 4096;
+    net_forward(&plain);
+    net_backward(&plain);
+    net_forward(&scaled);
+    net_backward(&scaled);
+    for (uint64_t i = 0; i < plain.nparams; i++)
+        cr_assert_eq(scaled.grads[i], 4096 * plain.grads[i], "element %llu", (unsigned long long)i);
+    net_close(&plain);
+    net_close(&scaled);
+}
+
 Test(gpt_bits, exp_is_within_2_ulp)
 {
     for (float x = -86.9f; x < 88; x += 0.00137f) {
@@ -139,6 +156,38 @@ Test(gpt_bits, widening_keeps_every_bf16_pattern)
 
         memcpy(&bits, &w[i], sizeof bits);
         cr_assert_eq(bits, i << 16);
+    }
+    free(in);
+    free(w);
+}
+
+/* IEEE 754: sign, 5 bits of exponent with bias 15, 10 bits of fraction. */
+static double half_value(uint32_t bits)
+{
+    int exponent = (int)(bits >> 10 & 31);
+    double fraction = bits & 1023, sign = bits & 0x8000 ? -1 : 1;
+
+    if (exponent == 0)
+        return sign * ldexp(fraction, -24);
+    return sign * ldexp(1024 + fraction, exponent - 25);
+}
+
+Test(gpt_bits, widening_keeps_the_value_of_every_fp16_pattern)
+{
+    uint16_t *in = malloc(65536 * sizeof *in);
+    float *w = malloc(65536 * sizeof *w);
+
+    for (uint32_t i = 0; i < 65536; i++)
+        in[i] = (uint16_t)i;
+    gpt_widen_fp16(&shape, w, in, 65536);
+    for (uint32_t i = 0; i < 65536; i++) {
+        cr_assert_eq(!!signbit(w[i]), i >> 15, "%04x", i);
+        if ((i & 0x7c00) != 0x7c00)
+            cr_assert_eq((double)w[i], half_value(i), "%04x: %g", i, (double)w[i]);
+        else if (i & 0x3ff)
+            cr_assert(isnan(w[i]), "%04x: %g", i, (double)w[i]);
+        else
+            cr_assert(isinf(w[i]), "%04x: %g", i, (double)w[i]);
     }
     free(in);
     free(w);

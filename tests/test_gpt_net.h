@@ -19,6 +19,7 @@ struct net {
     real *g[NET_MAX_UNITS][GPT_MAX_TENSORS];
     real *x; /* (layers + 2, M, C): inputs of the blocks, of the final norm, of the head */
     real *d; /* (M, C) */
+    real loss_scale;
     struct gpt_block_acts acts;
     struct gpt_scratch scratch;
     real *acts_base, *scratch_base;
@@ -59,6 +60,7 @@ static inline void net_open(struct net *net, const struct gpt_shape *shape)
     gpt_model_init();
     memset(net, 0, sizeof *net);
     net->shape = *shape;
+    net->loss_scale = 1;
     net->nunits = shape->layers + 2;
     for (size_t u = 0; u < net->nunits; u++)
         net->nparams += gpt_unit_elems(shape, net_kind(net, u));
@@ -115,8 +117,8 @@ static inline void net_backward(struct net *net)
     const struct gpt_shape *shape = &net->shape;
     size_t L = shape->layers;
 
-    gpt_head_backward(shape, net->w[0], net->g[0], net_x(net, L + 1), net->tokens, net->d,
-                      &net->scratch);
+    gpt_head_backward(shape, net->w[0], net->g[0], net_x(net, L + 1), net->tokens, net->loss_scale,
+                      net->d, &net->scratch);
     gpt_final_backward(shape, net->w[L + 1], net->g[L + 1], net_x(net, L), net->d, &net->scratch);
     for (size_t l = L; l-- > 0;) {
         gpt_block_forward(shape, net->w[l + 1], net_x(net, l), NULL, &net->acts, &net->scratch);

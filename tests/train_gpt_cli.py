@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-from train_gpt_runner import PROGRAM, Skip, main, run, train
+from train_gpt_runner import PROGRAM, Skip, main, plan, run, train
 
 SMALL = ["--layers", 2, "--dim", 32, "--heads", 2, "--seq", 32, "--batch", 4, "--steps", 8]
 
@@ -18,7 +18,7 @@ def help_names_every_flag():
     result = run("--help")
     assert result.rc == 0 and result.err == ""
     for flag in ("data steps layers dim heads seq batch accum order stage offload device device-mem "
-                 "host-mem grad-dtype dtype lr clip seed threads link-gbps jsonl digest quiet").split():
+                 "host-mem nvme nvme-mem io slots slot-bytes master grad-dtype dtype lr clip seed threads link-gbps jsonl digest quiet").split():
         assert f"--{flag} " in result.out, flag
 
 
@@ -44,6 +44,16 @@ def usage_errors_are_one_line_and_exit_2():
             ["--host-mem", "--host-mem", "0"], ["takes no value", "--digest=1"],
             ["--offload all", "--window", "2", "--offload", "none"],
             ["FP32", "--dtype", "fp32", "--grad-dtype", "bf16"],
+            ["FP32", "--dtype", "fp32", "--grad-dtype", "fp16"],
+            ["--dtype bf16", "--master", "split", "--dtype", "fp16"],
+            ["--dtype bf16", "--master", "split", "--dtype", "fp32"],
+            ["fp32, split", "--master", "half"], ["auto, uring, threads", "--io", "mmap"],
+            ["need --nvme", "--nvme-mem", "1GB"], ["need --nvme", "--io", "threads"],
+            ["need --nvme", "--slots", "4"], ["need --nvme", "--slot-bytes", "1MiB"],
+            ["--slots", "--nvme", ".", "--slots", "1"], ["--nvme-mem", "--nvme", ".", "--nvme-mem", "0"],
+            ["comma between", "--nvme", ""], ["comma between", "--nvme", ".,"],
+            ["at most 16", "--nvme", ",".join("." * 17)],
+            ["--nvme needs --offload", "--nvme", ".", "--offload", "none"],
             ["--plan-only", "--plan-only", "--digest"],
             ["2^63 bytes", "--dim", 65536, "--heads", 1, "--layers", 4096, "--no-recompute",
              "--seq", 2**20, "--batch", 2**20, "--accum", 2**20, "--data", long_file()]):
@@ -114,7 +124,7 @@ def the_same_digest_and_losses_wherever_state_lives():
     first = train(*SMALL)
     for flags, env in (([], {}), (["--offload", "none"], {}), (["--offload", "optimizer"], {}),
                        (["--threads", 1], {}), (["--threads", 2], {}), (["--window", 3], {}),
-                       (["--window", 1], {}), (["--no-overlap"], {}), (["--no-recompute"], {}),
+                       (["--window", 1], {}), (["--master", "split"], {}), (["--no-overlap"], {}), (["--no-recompute"], {}),
                        (["--stage", 0], {}), (["--link-gbps", 0.5], {}),
                        ([], {"HAUL_CPU_MASK": "c"}), ([], {"HAUL_CPU_MASK": "avx2"}),
                        ([], {"HAUL_CPU_MASK": "avx512"}), ([], {"OMP_NUM_THREADS": "1"})):
@@ -124,8 +134,46 @@ def the_same_digest_and_losses_wherever_state_lives():
         assert train(*SMALL, *flags).digest != first.digest, flags
 
 
-def the_same_digest_in_fp32_and_with_fp32_gradients():
-    for flags in (["--dtype", "fp32"], ["--grad-dtype", "fp32"]):
+# Enough records that slots take less than they do.
+PAGED = SMALL + ["--layers", 8, "--nvme", "{nvme}", "--slot-bytes", 65536]
+
+
+def floor(*flags):
+    """The least host budget: everything that may go to nvme rests there."""
+    return plan(*PAGED, *flags, "--host-mem", 1)["host", "in all"]
+
+
+def the_same_digest_with_state_on_nvme_and_none_left_behind():
+    first = train(*SMALL, "--layers", 8)
+    for flags in (["--offload", "optimizer"], ["--offload", "all"], ["--master", "split"],
+                  ["--io", "threads", "--slots", 2], ["--slot-bytes", 131072, "--window", 4],
+                  ["--no-overlap"]):
+        other = train(*PAGED, *flags, "--host-mem", floor(*flags))
+        assert other.digest == first.digest and other.losses == first.losses, flags
+        assert other.summary["peaks"]["nvme"] > 0, (flags, other.summary)
+        for lane in ("io_read", "io_write"):
+            assert all(line["lanes"][lane]["bytes"] > 0 for line in other.lines[1:-1]), (flags, lane)
+            assert all(line["lanes"][lane]["bytes"] == 0 for line in first.lines[:-1]), lane
+    with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
+        flags = PAGED + ["--nvme", f"{a},{b}", "--host-mem", floor()]
+        assert train(*flags).digest == first.digest
+        shown = run(*flags).out
+        assert "io_read" in shown and "io_write" in shown and "\nnvme " in shown, shown
+        assert os.listdir(a) == os.listdir(b) == []
+
+
+def device_room_left_over_takes_units_back():
+    for offload in ("optimizer", "all"):
+        least = plan(*SMALL, "--offload", offload)["device", "in all"]
+        flags = ["--offload", offload, "--device-mem", least + 250000]
+        tiers = plan(*SMALL, *flags)
+        assert tiers["device", "records"] > 0 < tiers["host", "records"], tiers
+        assert train(*SMALL, *flags).digest == train(*SMALL).digest
+
+
+def the_same_digest_in_fp32_and_fp16_and_with_other_gradients():
+    for flags in (["--dtype", "fp32"], ["--grad-dtype", "fp32"], ["--dtype", "fp16"],
+                  ["--grad-dtype", "fp16"], ["--dtype", "fp16", "--grad-dtype", "bf16"]):
         digests = {train(*SMALL, *flags, "--offload", offload, "--accum", 2, "--order", "batch").digest
                    for offload in ("none", "optimizer", "all")}
         assert len(digests) == 1, (flags, digests)
@@ -143,7 +191,9 @@ def orders_move_different_bytes_and_agree():
 def peaks_are_the_plan_to_the_byte():
     for flags in ([], ["--offload", "none"], ["--offload", "optimizer"], ["--no-recompute"],
                   ["--accum", 4, "--order", "batch"], ["--accum", 4, "--no-recompute"],
-                  ["--dtype", "fp32"], ["--window", 4]):
+                  ["--dtype", "fp32"], ["--window", 4], ["--dtype", "fp16"],
+                  PAGED + ["--host-mem", floor()],
+                  PAGED + ["--host-mem", floor() + 600000, "--master", "split"]):
         summary = train(*SMALL, *flags).summary
         assert summary["planned"] == summary["peaks"], (flags, summary)
         plan = {line.split()[0]: int(line.split()[-1])
@@ -159,6 +209,15 @@ def a_budget_of_the_plan_is_enough_and_one_byte_less_is_not():
         assert "short by 1 B" in result.err, result.err
         result = run(*SMALL, flag, planned[tier] - 1, "--plan-only")
         assert result.rc == 1 and "short by 1 bytes" in result.err, result.err
+    least = floor()
+    room = plan(*PAGED, "--host-mem", least)["nvme", "in all"]
+    train(*PAGED, "--host-mem", least, "--nvme-mem", room)
+    for flags, tier in ((["--host-mem", least - 1], "host"),
+                        (["--host-mem", least, "--nvme-mem", room - 1], "nvme")):
+        assert f"{tier} needs" in refuse(1, "does not fit", *PAGED, *flags).err
+        result = run(*PAGED, *flags, "--plan-only")
+        assert result.rc == 1 and f"short by 1 bytes of {tier}" in result.err, result.err
+    refuse(1, "/nonexistent/folder", *SMALL, "--nvme", "/nonexistent/folder")
 
 
 def an_address_space_below_the_plan_is_refused():
@@ -186,6 +245,16 @@ def a_gradient_that_is_not_finite_skips_the_step_and_says_so():
     assert four.lines[2]["grad_norm"] is None and four.lines[2]["clip"] == 0
     assert "skipped: gradient not finite" in four.err and "3 steps" in four.out, four.out
     assert two.digest == four.digest  # steps 3 and 4, like 2, changed nothing
+
+
+def fp16_gradients_come_with_a_loss_scale():
+    result = run(*SMALL, "--dtype", "fp16")
+    scale = [line.split()[2] for line in result.out.splitlines() if line.startswith("loss scale")]
+    assert len(scale) == 1 and float(scale[0]) >= 1, result.out
+    assert "loss scale" not in run(*SMALL).out
+    # the norm is that of the unscaled gradient
+    half, brain = (train(*SMALL, "--dtype", dtype) for dtype in ("fp16", "bf16"))
+    assert math.isclose(half.lines[0]["grad_norm"], brain.lines[0]["grad_norm"], rel_tol=0.01)
 
 
 def ctrl_c_finishes_the_step_and_closes():
@@ -225,7 +294,9 @@ def quiet_prints_nothing_but_the_digest():
 main([help_names_every_flag, usage_errors_are_one_line_and_exit_2, data_that_cannot_serve_is_named,
       the_cuda_device_is_refused_where_there_is_none, a_jsonl_file_that_cannot_be_written_is_named,
       json_lines_keep_the_contract, the_same_digest_and_losses_wherever_state_lives,
-      the_same_digest_in_fp32_and_with_fp32_gradients, orders_move_different_bytes_and_agree,
+      the_same_digest_with_state_on_nvme_and_none_left_behind, device_room_left_over_takes_units_back,
+      the_same_digest_in_fp32_and_fp16_and_with_other_gradients,
+      fp16_gradients_come_with_a_loss_scale, orders_move_different_bytes_and_agree,
       peaks_are_the_plan_to_the_byte, a_budget_of_the_plan_is_enough_and_one_byte_less_is_not,
       an_address_space_below_the_plan_is_refused,
       a_gradient_that_is_not_finite_skips_the_step_and_says_so, ctrl_c_finishes_the_step_and_closes,

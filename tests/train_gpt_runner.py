@@ -1,4 +1,6 @@
-"""train_gpt_runner.py: running train_gpt from a test, and TAP. Standard library only."""
+"""train_gpt_runner.py: running train_gpt from a test, and TAP. Standard library only.
+
+Words after the program name tests: only those that hold one of them run."""
 import json
 import os
 import subprocess
@@ -39,13 +41,16 @@ class Result:
 
 
 def run(*flags, env=None, preexec=None, timeout=600):
-    """Run the program in an empty folder; {jsonl} in a flag is a file that Result.lines reads."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Run the program in an empty folder; {jsonl} in a flag is a file that Result.lines reads, {nvme} a
+    folder that must be empty again in the end."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as nvme:
         jsonl = os.path.join(folder, "run.jsonl")
-        done = subprocess.run([PROGRAM] + [str(f).replace("{jsonl}", jsonl) for f in flags],
+        words = [str(f).replace("{jsonl}", jsonl).replace("{nvme}", nvme) for f in flags]
+        done = subprocess.run([PROGRAM] + words,
                               cwd=folder, env=dict(os.environ, **(env or {})), text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=preexec,
                               timeout=timeout, check=False)
+        assert os.listdir(nvme) == [], (flags, os.listdir(nvme))
         return Result(done, folder)
 
 
@@ -56,9 +61,19 @@ def train(*flags, **options):
     return result
 
 
+def plan(*flags):
+    """What --plan-only says: {(tier, purpose): bytes}, "in all" being the sums. Fits or not."""
+    result = run(*flags, "--plan-only")
+    assert result.out.startswith("tier"), (flags, result.err)
+    rows = (line.split() for line in result.out.splitlines()[1:])
+    return {(words[0], " ".join(words[1:-1])): int(words[-1]) for words in rows}
+
+
 def main(tests):
     """Run each test function; its name is the behaviour."""
     failed = 0
+    if len(sys.argv) > 2:
+        tests = [t for t in tests if any(word in t.__name__ for word in sys.argv[2:])]
     print(f"1..{len(tests)}")
     for number, test in enumerate(tests, 1):
         name = test.__name__

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { COUNT, SIZE, NUMBER, TEXT, CHOICE, SWITCH };
+enum kind { COUNT, SIZE, NUMBER, TEXT, DIRS, CHOICE, SWITCH };
 
 struct choice {
     const char *name;
@@ -29,7 +29,12 @@ static const struct choice offload_choices[] = {{"none", HAUL_OFFLOAD_NONE},
                                                 {"optimizer", HAUL_OFFLOAD_OPTIMIZER},
                                                 {"all", HAUL_OFFLOAD_ALL},
                                                 {0}};
-static const struct choice dtype_choices[] = {{"bf16", HAUL_BF16}, {"fp32", HAUL_FP32}, {0}};
+static const struct choice dtype_choices[] = {
+    {"bf16", HAUL_BF16}, {"fp16", HAUL_FP16}, {"fp32", HAUL_FP32}, {0}};
+static const struct choice master_choices[] = {
+    {"fp32", HAUL_MASTER_FP32}, {"split", HAUL_MASTER_SPLIT}, {0}};
+static const struct choice io_choices[] = {
+    {"auto", HAUL_IO_AUTO}, {"uring", HAUL_IO_URING}, {"threads", HAUL_IO_THREADS}, {0}};
 
 #define AT(field) offsetof(struct args, field)
 
@@ -45,14 +50,20 @@ static const struct flag flags[] = {
     {"accum", COUNT, AT(accum), "N  micro-batches that a step is cut into; divides --batch (1)", 1, 1 << 20, NULL},
     {"order", CHOICE, AT(order), "layer|batch  all micro-batches unit by unit, or one after the other (layer)", 0, 0, order_choices},
     {"stage", COUNT, AT(stage), "0..3  what is sharded over ranks (3)", 0, 3, NULL},
-    {"offload", CHOICE, AT(offload), "none|optimizer|all  what leaves the device (all)", 0, 0, offload_choices},
+    {"offload", CHOICE, AT(offload), "none|optimizer|all  what may leave the device (all)", 0, 0, offload_choices},
     {"device", CHOICE, AT(device), "host|cuda  host emulates a device on the CPU (host)", 0, 0, device_choices},
-    {"device-mem", SIZE, AT(device_mem_bytes), "SIZE  device memory, 24GB or 512MiB (no cap)", 1, INT64_MAX, NULL},
+    {"device-mem", SIZE, AT(device_mem_bytes), "SIZE  device memory, 24GB or 512MiB; what is left over takes offloaded units back (no cap)", 1, INT64_MAX, NULL},
     {"host-mem", SIZE, AT(host_mem_bytes), "SIZE  host memory for what is offloaded (what is free)", 1, INT64_MAX, NULL},
+    {"nvme", DIRS, AT(nvme_dirs), "DIR[,DIR]  existing folders for what --host-mem has no room for (none)", 0, 0, NULL},
+    {"nvme-mem", SIZE, AT(nvme_mem_bytes), "SIZE  room on them together (what is free)", 1, INT64_MAX, NULL},
+    {"io", CHOICE, AT(io), "auto|uring|threads  how files are read and written (auto)", 0, 0, io_choices},
+    {"slots", COUNT, AT(slots), "N  host buffers through which records on nvme move (4)", 2, 1024, NULL},
+    {"slot-bytes", SIZE, AT(slot_bytes), "SIZE  of each (the largest record, at most 32MiB)", 4096, INT64_MAX, NULL},
     {"link-gbps", NUMBER, AT(link_gbps), "X  speed of the emulated link, 1e9 bytes/s each way (as fast as memcpy)", 0, 0, NULL},
     {"window", COUNT, AT(window), "N  units on the device at once, with --offload all (2)", 1, 4096, NULL},
-    {"dtype", CHOICE, AT(dtype), "bf16|fp32  of the parameters (bf16)", 0, 0, dtype_choices},
-    {"grad-dtype", CHOICE, AT(grad_dtype), "bf16|fp32  in which gradients leave the device (that of --dtype)", 0, 0, dtype_choices},
+    {"dtype", CHOICE, AT(dtype), "bf16|fp16|fp32  of the parameters (bf16)", 0, 0, dtype_choices},
+    {"grad-dtype", CHOICE, AT(grad_dtype), "bf16|fp16|fp32  in which gradients leave the device; fp16: with a dynamic loss scale (that of --dtype)", 0, 0, dtype_choices},
+    {"master", CHOICE, AT(master), "fp32|split  records of 12 B a parameter, or of 10 with --dtype bf16 (fp32)", 0, 0, master_choices},
     {"lr", NUMBER, AT(lr), "X  learning rate after 20 steps of warm-up (0.002)", 0, 0, NULL},
     {"clip", NUMBER, AT(clip), "X  clip the gradient to this global norm; 0: never (1)", 0, 0, NULL},
     {"seed", COUNT, AT(seed), "N  fixes weights and batches (1)", 0, INT64_MAX, NULL},
@@ -161,7 +172,23 @@ static int set_count(const struct flag *flag, const char *text, uint64_t *out)
     return EXIT_OK;
 }
 
-static int set(const struct flag *flag, const char *text, struct args *out)
+/* Cut text at its commas. */
+static int set_dirs(const struct flag *flag, char *text, struct args *out)
+{
+    char *rest = text, *dir;
+
+    out->nnvme_dirs = 0;
+    while ((dir = strsep(&rest, ",")) != NULL) {
+        if (*dir == '\0')
+            return usage(flag->name, "takes names of folders with a comma between them", text);
+        if (out->nnvme_dirs == HAUL_MAX_DIRS)
+            return usage(flag->name, "takes at most 16 folders; one too many is", dir);
+        out->nvme_dirs[out->nnvme_dirs++] = dir;
+    }
+    return EXIT_OK;
+}
+
+static int set(const struct flag *flag, char *text, struct args *out)
 {
     void *field = (char *)out + flag->offset;
 
@@ -174,6 +201,8 @@ static int set(const struct flag *flag, const char *text, struct args *out)
     case TEXT:
         *(const char **)field = text;
         break;
+    case DIRS:
+        return set_dirs(flag, text, out);
     case CHOICE:
         return set_choice(flag, text, field);
     case SWITCH:
@@ -184,9 +213,9 @@ static int set(const struct flag *flag, const char *text, struct args *out)
 }
 
 /* The flag that word names, "--name" or "--name=value"; *value points past the '=' or is NULL. */
-static const struct flag *find_flag(const char *word, const char **value)
+static const struct flag *find_flag(char *word, char **value)
 {
-    const char *name = word + 2, *equals = strchr(name, '=');
+    char *name = word + 2, *equals = strchr(name, '=');
     size_t n = equals != NULL ? (size_t)(equals - name) : strlen(name);
 
     *value = equals != NULL ? equals + 1 : NULL;
@@ -200,7 +229,7 @@ static const struct flag *find_flag(const char *word, const char **value)
 static int parse_word(char **argv, int i, struct args *out, int *used)
 {
     const struct flag *flag;
-    const char *value;
+    char *value;
 
     if (strncmp(argv[i], "--", 2) != 0) {
         fprintf(stderr, "train_gpt: '%.60s' is not a flag; try --help\n", argv[i]);
@@ -232,6 +261,31 @@ static int contradiction(const char *text)
     return EXIT_USAGE;
 }
 
+static int check_nvme(const struct args *args)
+{
+    if (args->nnvme_dirs == 0 && (args->nvme_mem_bytes != 0 || args->io != HAUL_IO_AUTO ||
+                                  args->slots != 0 || args->slot_bytes != 0))
+        return contradiction("--nvme-mem, --io, --slots and --slot-bytes need --nvme: otherwise "
+                             "nothing rests on nvme");
+    if (args->nnvme_dirs != 0 && args->offload == HAUL_OFFLOAD_NONE)
+        return contradiction("--nvme needs --offload optimizer or all: otherwise everything stays "
+                             "on the device");
+    return EXIT_OK;
+}
+
+static int check_dtypes(struct args *args)
+{
+    if (args->grad_dtype == HAUL_DTYPE_NONE)
+        args->grad_dtype = args->dtype;
+    if (args->dtype == HAUL_FP32 && args->grad_dtype != HAUL_FP32)
+        return contradiction("--grad-dtype bf16 or fp16 with --dtype fp32: FP32 parameters have "
+                             "FP32 gradients");
+    if (args->master == HAUL_MASTER_SPLIT && args->dtype != HAUL_BF16)
+        return contradiction("--master split needs --dtype bf16: the parameter is the upper half "
+                             "of its master");
+    return EXIT_OK;
+}
+
 /* Flags that cannot stand together; fills in what depends on another flag. */
 static int check(struct args *args)
 {
@@ -247,11 +301,8 @@ static int check(struct args *args)
     }
     if (args->batch / args->accum * args->seq > INT32_MAX)
         return contradiction("--batch / --accum * --seq: over 2^31 tokens in a micro-batch");
-    if (args->grad_dtype == HAUL_DTYPE_NONE)
-        args->grad_dtype = args->dtype;
-    if (args->dtype == HAUL_FP32 && args->grad_dtype != HAUL_FP32)
-        return contradiction("--grad-dtype bf16 with --dtype fp32: FP32 parameters have FP32 "
-                             "gradients");
+    if (check_nvme(args) != EXIT_OK || check_dtypes(args) != EXIT_OK)
+        return EXIT_USAGE;
     if (args->window != 0 && args->offload != HAUL_OFFLOAD_ALL)
         return contradiction("--window needs --offload all: otherwise every unit stays on the "
                              "device");

@@ -21,17 +21,22 @@ struct args {
     uint64_t batch; /* sequences in a step */
     uint64_t accum; /* micro-batches in a step */
     uint64_t stage, window, threads, seed;
-    uint64_t device_mem_bytes, host_mem_bytes; /* 0: whatever there is */
-    double lr, clip, link_gbps;                /* clip 0: none; link_gbps 0: as fast as memcpy */
-    unsigned order;                            /* enum order */
-    unsigned device;                           /* enum device_kind */
-    unsigned offload;                          /* enum haul_offload */
-    unsigned dtype, grad_dtype;                /* enum haul_dtype */
+    uint64_t device_mem_bytes, host_mem_bytes, nvme_mem_bytes; /* 0: whatever there is */
+    const char *nvme_dirs[HAUL_MAX_DIRS]; /* (nnvme_dirs,) parts of the command line */
+    uint32_t nnvme_dirs;                  /* 0: no nvme tier */
+    uint64_t slots, slot_bytes;           /* 0: the engine's defaults */
+    double lr, clip, link_gbps;           /* clip 0: none; link_gbps 0: as fast as memcpy */
+    unsigned order;                       /* enum order */
+    unsigned device;                      /* enum device_kind */
+    unsigned offload;                     /* enum haul_offload */
+    unsigned dtype, grad_dtype;           /* enum haul_dtype */
+    unsigned master;                      /* enum haul_master */
+    unsigned io;                          /* enum haul_io_method */
     bool no_recompute, no_overlap, digest, quiet, plan_only, help;
 };
 
 /**
- * Read the command line.
+ * Read the command line. Cuts the value of --nvme at its commas.
  *
  * @param out  [out] every field set, defaults where no flag was given
  *

@@ -64,6 +64,28 @@ void gpt_widen_bf16(const struct gpt_shape *shape, real *w, const uint16_t *in, 
     }
 }
 
+/* The exponent's bias differs by 112; 2^112 also makes normal numbers of denormal ones. */
+static inline float widen_fp16(uint16_t half)
+{
+    uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13, bits;
+    float value;
+
+    memcpy(&value, &magnitude, sizeof value);
+    value *= 0x1p112f;
+    memcpy(&bits, &value, sizeof bits);
+    bits |= (uint32_t)(half & 0x8000) << 16;
+    bits |= magnitude >= 0x0f800000 ? 0x7f800000 : 0; /* Inf and NaN */
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+void gpt_widen_fp16(const struct gpt_shape *shape, real *w, const uint16_t *in, uint64_t n)
+{
+#pragma omp parallel for simd schedule(static) num_threads(shape->nthreads)
+    for (uint64_t i = 0; i < n; i++)
+        w[i] = widen_fp16(in[i]);
+}
+
 void gpt_embed_forward(const struct gpt_shape *shape, const real *const *w, const uint8_t *tokens,
                        real *x)
 {
@@ -355,7 +377,7 @@ double gpt_head_forward(const struct gpt_shape *shape, const real *const *w, con
 }
 
 void gpt_head_backward(const struct gpt_shape *shape, const real *const *w, real *const *g,
-                       const real *h, const uint8_t *tokens, real *d,
+                       const real *h, const uint8_t *tokens, real loss_scale, real *d,
                        const struct gpt_scratch *scratch)
 {
     size_t M = shape->batch * shape->seq, C = shape->dim;
@@ -369,7 +391,7 @@ void gpt_head_backward(const struct gpt_shape *shape, const real *const *w, real
 
             gpt_linear_rows(logits, h, w[GPT_WTE], NULL, NULL, C, GPT_VOCAB, s.r0, s.r1);
             gpt_cross_entropy_rows(scratch->loss, logits, tokens, shape->seq, GPT_VOCAB,
-                                   1 / (real)M, s.r0, s.r1);
+                                   loss_scale / (real)M, s.r0, s.r1);
             gpt_linear_back_rows(d, logits, w[GPT_WTE], C, GPT_VOCAB, s.r0, s.r1);
         }
 #pragma omp for schedule(static)

@@ -102,9 +102,9 @@ double gpt_head_forward(const struct gpt_shape *shape, const real *const *w, con
                         const uint8_t *tokens, const struct gpt_scratch *scratch);
 
 /* Backward: d (M, C) holds the gradient of the output and receives that of the input, in place;
- * gradients of the parameters are added to g. */
+ * gradients of the parameters are added to g. All of them are those of loss_scale times the loss. */
 void gpt_head_backward(const struct gpt_shape *shape, const real *const *w, real *const *g,
-                       const real *h, const uint8_t *tokens, real *d,
+                       const real *h, const uint8_t *tokens, real loss_scale, real *d,
                        const struct gpt_scratch *scratch);
 void gpt_final_backward(const struct gpt_shape *shape, const real *const *w, real *const *g,
                         const real *x, real *d, const struct gpt_scratch *scratch);
@@ -114,7 +114,8 @@ void gpt_block_backward(const struct gpt_shape *shape, const real *const *w, rea
 void gpt_embed_backward(const struct gpt_shape *shape, real *const *g, const uint8_t *tokens,
                         const real *d);
 
-/* w (n,) = the BF16 values in, widened. */
+/* w (n,) = the BF16, or FP16, values in, widened exactly. */
 void gpt_widen_bf16(const struct gpt_shape *shape, real *w, const uint16_t *in, uint64_t n);
+void gpt_widen_fp16(const struct gpt_shape *shape, real *w, const uint16_t *in, uint64_t n);
 
 #endif

@@ -35,18 +35,19 @@ static void bind_acts(const struct trainer *t, uint32_t micro, uint32_t block,
     gpt_block_acts_bind(&t->shape, t->arena.acts + i * gpt_block_acts_elems(&t->shape), out);
 }
 
-/* On the device: BF16 parameters to FP32, once per acquire. */
+/* On the device: 16-bit parameters to FP32, once per acquire. */
 static void widen(void *user)
 {
     const struct job *job = user;
     struct gpt_tensor tensor;
     const struct trainer *t = job->trainer;
     enum gpt_unit kind = trainer_kind(t, job->visit % t->nunits);
+    void (*widen_tensor)(const struct gpt_shape *, real *, const uint16_t *, uint64_t) =
+        t->args->dtype == HAUL_FP16 ? gpt_widen_fp16 : gpt_widen_bf16;
 
     for (uint32_t i = 0; i < gpt_unit_ntensors(kind); i++) {
         gpt_unit_tensor(&t->shape, kind, i, &tensor);
-        gpt_widen_bf16(&t->shape, (real *)job->w[i], job->raw[i],
-                       tensor.shape[0] * tensor.shape[1]);
+        widen_tensor(&t->shape, (real *)job->w[i], job->raw[i], tensor.shape[0] * tensor.shape[1]);
     }
 }
 
@@ -90,8 +91,8 @@ static void backward(const struct job *job, const uint8_t *tokens)
     uint32_t v = job->visit, final = t->nunits - 1;
 
     if (v > final)
-        gpt_head_backward(&t->shape, job->w, job->g, boundary(t, job->micro, final), tokens, d,
-                          &t->scratch);
+        gpt_head_backward(&t->shape, job->w, job->g, boundary(t, job->micro, final), tokens,
+                          (real)t->loss_scale, d, &t->scratch);
     else if (v == final)
         gpt_final_backward(&t->shape, job->w, job->g, boundary(t, job->micro, v - 1), d,
                            &t->scratch);

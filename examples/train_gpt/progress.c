@@ -163,6 +163,8 @@ static void print_table(const struct progress *p, const struct trainer *t,
                wall_s * 1e3 / (double)p->nsteps, tokens_per_s(p->args, p->nsteps, p->wall_ns));
         if (p->nskipped > 0)
             printf("skipped    %" PRIu64 " steps: gradient not finite\n", p->nskipped);
+        if (p->args->grad_dtype == HAUL_FP16)
+            printf("loss scale %g in the end\n", haul_engine_loss_scale(t->engine));
         print_lanes(p);
     }
     printf("\n%-10s %16s %16s\n", "tier", "planned B", "peak B");
@@ -198,7 +200,8 @@ int progress_end(struct progress *p, const struct trainer *t, uint64_t digest)
 
 int progress_plan(const struct trainer *t)
 {
-    const uint64_t budget[HAUL_NTIERS] = {t->args->device_mem_bytes, t->args->host_mem_bytes, 0};
+    const uint64_t budget[HAUL_NTIERS] = {t->args->device_mem_bytes, t->args->host_mem_bytes,
+                                          t->args->nvme_mem_bytes};
     uint64_t sum[HAUL_NTIERS] = {0};
     struct haul_ledger_line line;
     int rc = EXIT_OK;

@@ -10,6 +10,7 @@
 
 #define WARMUP_STEPS 20
 #define WEIGHT_DECAY 0.01
+#define LOSS_SCALE   65536 /* the first, where gradients travel in FP16 */
 
 /* Parameter groups: what weight decay applies to, and norms and biases. */
 enum { GROUP_MATRICES = 0, GROUP_VECTORS, NGROUPS };
@@ -106,11 +107,19 @@ static int open_engine(struct trainer *t)
     opts.device = t->device;
     opts.stage = (uint32_t)args->stage;
     opts.offload = (enum haul_offload)args->offload;
+    opts.master = (enum haul_master)args->master;
     opts.grad_dtype = (enum haul_dtype)args->grad_dtype;
+    opts.loss_scale = args->grad_dtype == HAUL_FP16 ? LOSS_SCALE : 0;
     opts.optim.beta2 = 0.95;
     opts.ngroups = NGROUPS;
     opts.device_mem_bytes = args->device_mem_bytes;
     opts.host_mem_bytes = args->host_mem_bytes;
+    opts.nvme_mem_bytes = args->nvme_mem_bytes;
+    opts.nvme_dirs = args->nvme_dirs;
+    opts.nnvme_dirs = args->nnvme_dirs;
+    opts.io_method = (enum haul_io_method)args->io;
+    opts.slots = args->slots != 0 ? (uint32_t)args->slots : opts.slots;
+    opts.slot_bytes = args->slot_bytes;
     opts.trainer_device_bytes = t->arena.bytes;
     opts.passes = args->order == ORDER_BATCH ? (uint32_t)args->accum : 1;
     opts.window = args->window != 0 ? (uint32_t)args->window : opts.window;
@@ -328,6 +337,7 @@ int trainer_step(struct trainer *t, uint64_t step, double *loss, struct haul_rep
                             .grad_scale = 1.0 / (double)args->accum};
     int rc;
 
+    t->loss_scale = haul_engine_loss_scale(t->engine);
     rc = haul_device_copy_h2d(t->device, t->arena.tokens, t->tokens, args->batch * (args->seq + 1),
                               t->stream);
     if (rc == 0)

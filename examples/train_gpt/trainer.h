@@ -53,8 +53,9 @@ struct trainer {
     struct gpt_scratch scratch;
     struct job *jobs; /* (TRAINER_JOBS,) queued since the stream was last known to be done */
     uint32_t njobs;
-    uint8_t *tokens; /* (batch, seq + 1), host */
-    double *losses;  /* (accum,), host */
+    uint8_t *tokens;   /* (batch, seq + 1), host */
+    double *losses;    /* (accum,), host */
+    double loss_scale; /* of the step that is queued */
 };
 
 /* Learning rate of a step, from 1: a fixed warm-up, then level, so that it does not depend on --steps. */
@@ -74,7 +75,7 @@ static inline enum gpt_unit trainer_kind(const struct trainer *t, uint32_t u)
 int trainer_open(const struct args *args, struct trainer *out);
 void trainer_close(struct trainer *t);
 
-/* Train on t->tokens. *loss: mean over the step's tokens. Errors of haul; haul_last_error() says more. */
+/* Train on t->tokens. *loss, unscaled: mean over the step's tokens. Errors of haul; haul_last_error() says more. */
 HAUL_MUST_USE
 int trainer_step(struct trainer *t, uint64_t step, double *loss, struct haul_report *report);
 
