@@ -27,7 +27,6 @@ static inline vf minus_zero(void)
 #define vf_div(a, b)      _mm256_div_ps(a, b)
 #define vf_sqrt(a)        _mm256_sqrt_ps(a)
 #define vf_fma(a, b, c)   _mm256_fmadd_ps(a, b, c)
-#define vf_fnma(a, b, c)  _mm256_fnmadd_ps(a, b, c)
 #define vf_any_less(a, b) (_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)) != 0)
 #define vf_bits(x)        _mm256_castps_si256(x)
 #define vf_of_bits(x)     _mm256_castsi256_ps(x)
@@ -103,7 +102,11 @@ static inline vf vf_sign(vf x)
 {
     vf one = _mm256_or_ps(_mm256_and_ps(x, vf_set1(-0.0f)), vf_set1(1));
 
-    return _mm256_blendv_ps(x, one, _mm256_cmp_ps(x, vf_set1(0), _CMP_NEQ_OQ));
+    /* two ordered compares: valgrind takes _CMP_NEQ_OQ for its unordered sister */
+    vf other = _mm256_or_ps(_mm256_cmp_ps(x, vf_set1(0), _CMP_LT_OQ),
+                            _mm256_cmp_ps(vf_set1(0), x, _CMP_LT_OQ));
+
+    return _mm256_blendv_ps(x, one, other);
 }
 
 #include "kernel_body.inc.h"

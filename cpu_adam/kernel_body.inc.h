@@ -6,7 +6,7 @@
  *   vf_set1 vf_load vf_store vf_add vf_mul vf_div vf_sqrt
  *                               vf_mul may be written a * b + -0, which has the same bits: a product
  *                               that is denormal costs more out of some multipliers than out of fma
- *   vf_fma(a, b, c)             a * b + c, one rounding;   vf_fnma: c - a * b
+ *   vf_fma(a, b, c)             a * b + c, one rounding
  *   vf_pick_less(a, b, x, y)    a < b ? x : y;   vf_any_less(a, b): in any lane
  *   vf_canon(x)                 NaN becomes 7fc00000
  *   vf_sign(x)                  1, -1, or x itself when it is 0 or NaN
@@ -31,8 +31,10 @@
 #define STREAMS 4    /* of the norm: chains of fmaf that overlap */
 #define UNROLL  _Pragma("GCC unroll 8")
 
+/* What the reference negates is negated here once; valgrind also gets the sign of zero wrong in fnma. */
 struct consts {
-    vf grad_scale, lr, weight_decay, decay, weight1, weight2, denom_scale, eps, step_size, momentum;
+    vf grad_scale, weight_decay, weight1, weight2, denom_scale, eps, momentum;
+    vf neg_lr, neg_decay, neg_weight1, neg_weight2, neg_step_size;
     vi key0, key1;
 };
 
@@ -98,14 +100,14 @@ INLINE void store_form(enum hl_grad_form form, void *dst, uint64_t i, struct pai
     }
 }
 
-INLINE vf blend(vf old, vf weight, vf new)
+INLINE vf blend(vf old, vf weight, vf neg_weight, vf new)
 {
-    return vf_fma(weight, new, vf_fnma(weight, old, old));
+    return vf_fma(weight, new, vf_fma(neg_weight, old, old));
 }
 
-INLINE vf blend_square(vf old, vf weight, vf new)
+INLINE vf blend_square(vf old, vf weight, vf neg_weight, vf new)
 {
-    return vf_fma(vf_mul(weight, new), new, vf_fnma(weight, old, old));
+    return vf_fma(vf_mul(weight, new), new, vf_fma(neg_weight, old, old));
 }
 
 /* The square root; a denormal takes a divider three times as long, so such vectors are scaled up first and
@@ -128,32 +130,32 @@ INLINE struct state step_lanes(enum hl_step_kind kind, int nesterov, const struc
 
     g = vf_mul(g, k->grad_scale);
     if (kind == HL_STEP_ADAMW || kind == HL_STEP_LION)
-        s.p = vf_fnma(k->decay, s.p, s.p);
+        s.p = vf_fma(k->neg_decay, s.p, s.p);
     else
         g = vf_fma(k->weight_decay, s.p, g);
     switch (kind) {
     case HL_STEP_ADAMW:
     case HL_STEP_ADAM:
-        s.m = blend(s.m, k->weight1, g);
-        s.v = blend_square(s.v, k->weight2, g);
+        s.m = blend(s.m, k->weight1, k->neg_weight1, g);
+        s.v = blend_square(s.v, k->weight2, k->neg_weight2, g);
         x = vf_div(vf_mul(s.m, vf_set1(HL_UPSCALE)), vf_fma(root(s.v), k->denom_scale, k->eps));
-        s.p = vf_fnma(k->step_size, x, s.p);
+        s.p = vf_fma(k->neg_step_size, x, s.p);
         break;
     case HL_STEP_LION:
-        s.p = vf_fnma(k->lr, vf_sign(blend(s.m, k->weight1, g)), s.p);
-        s.m = blend(s.m, k->weight2, g);
+        s.p = vf_fma(k->neg_lr, vf_sign(blend(s.m, k->weight1, k->neg_weight1, g)), s.p);
+        s.m = blend(s.m, k->weight2, k->neg_weight2, g);
         break;
     case HL_STEP_ADAGRAD:
         s.v = vf_fma(g, g, s.v);
         x = vf_div(vf_mul(g, vf_set1(HL_UPSCALE)), vf_add(root(s.v), k->eps));
-        s.p = vf_fnma(k->step_size, x, s.p);
+        s.p = vf_fma(k->neg_step_size, x, s.p);
         break;
     case HL_STEP_SGD_MOMENTUM:
         s.m = vf_fma(k->momentum, s.m, g);
-        s.p = vf_fnma(k->lr, nesterov ? vf_fma(k->momentum, s.m, g) : s.m, s.p);
+        s.p = vf_fma(k->neg_lr, nesterov ? vf_fma(k->momentum, s.m, g) : s.m, s.p);
         break;
     default:
-        s.p = vf_fnma(k->lr, g, s.p);
+        s.p = vf_fma(k->neg_lr, g, s.p);
     }
     return s;
 }
@@ -273,15 +275,17 @@ INLINE struct consts widen_consts(const struct hl_step_consts *k, const struct h
     uint64_t key = hl_round_key_at(k->key, r->first);
     struct consts c = {
         .grad_scale = vf_set1(k->grad_scale),
-        .lr = vf_set1(k->lr),
         .weight_decay = vf_set1(k->weight_decay),
-        .decay = vf_set1(k->decay),
         .weight1 = vf_set1(k->weight1),
         .weight2 = vf_set1(k->weight2),
         .denom_scale = vf_set1(k->denom_scale),
         .eps = vf_set1(k->eps),
-        .step_size = vf_set1(k->step_size),
         .momentum = vf_set1(k->momentum),
+        .neg_lr = vf_set1(-k->lr),
+        .neg_decay = vf_set1(-k->decay),
+        .neg_weight1 = vf_set1(-k->weight1),
+        .neg_weight2 = vf_set1(-k->weight2),
+        .neg_step_size = vf_set1(-k->step_size),
         .key0 = vi_set1((int)(uint32_t)key),
         .key1 = vi_set1((int)(uint32_t)(key >> 32)),
     };

@@ -18,7 +18,6 @@ typedef uint16x8_t vp;
 #define vf_div(a, b)      vdivq_f32(a, b)
 #define vf_sqrt(a)        vsqrtq_f32(a)
 #define vf_fma(a, b, c)   vfmaq_f32(c, a, b)
-#define vf_fnma(a, b, c)  vfmsq_f32(c, a, b)
 #define vf_any_less(a, b) (vmaxvq_u32(vcltq_f32(a, b)) != 0)
 #define vf_bits(x)        vreinterpretq_u32_f32(x)
 #define vf_of_bits(x)     vreinterpretq_f32_u32(x)

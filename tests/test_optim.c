@@ -326,6 +326,10 @@ Test(optim, a_caller_that_flushes_denormals_gets_the_same_bits_and_its_mode_back
     adam_case_fill(&flushed, ADAM_DENORMAL, 5);
     run(&kept, &s, 1);
     _mm_setcsr(mode);
+    if ((_mm_getcsr() & 0xffc0) != (mode & 0xffc0)) {
+        _mm_setcsr(0x1f80);
+        SKIP("a processor that flushes denormals (valgrind's does not)");
+    }
     run(&flushed, &s, 2);
     cr_assert_eq(_mm_getcsr() & 0xffc0, mode & 0xffc0);
     _mm_setcsr(0x1f80);
