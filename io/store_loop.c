@@ -263,7 +263,6 @@ static void *loop(void *arg)
         return NULL;
     while (!s->stopping || s->active_head)
         s->dead_rc ? turn_dead(s) : turn(s);
-    s->method->ops->close(s->method);
     return NULL;
 }
 
@@ -302,5 +301,7 @@ void hl_loop_stop(struct haul_store *s)
         return;
     (void)hl_store_run(s, stop_on_loop, NULL);
     hl_sys_join(s->thread);
+    /* Not on the loop's thread: whoever woke it last may still be inside the method. */
+    s->method->ops->close(s->method);
     s->thread_up = 0;
 }
