@@ -68,6 +68,10 @@ struct haul_engine_opts {
     enum haul_io_method io_method; /* default HAUL_IO_AUTO */
     double loss_scale; /* first loss scale, a power of two (65536 is usual for FP16); 0 (default): none */
     uint32_t loss_scale_window; /* steps without overflow until the scale doubles, default 2000 */
+    uint32_t stash_entries;     /* activation checkpoints stashed at once, default 0: no stash */
+    uint64_t stash_entry_bytes; /* of the largest one */
+    uint64_t stash_host_bytes;  /* of pool memory for them; 0 (default): all. The oldest ones go on to
+                                   nvme when there is no room; at least three entries' worth then */
 };
 
 HAUL_API
@@ -207,6 +211,33 @@ int haul_unit_grad(struct haul_unit *unit, void *stream, struct haul_view *view)
 /* The gradient is complete: narrow, sum over ranks, bring to its tier. Blocks: no. */
 HAUL_API HAUL_MUST_USE
 int haul_unit_reduce(struct haul_unit *unit, void *stream);
+
+/**
+ * Put an activation checkpoint on the stash: device to pool, and past the pool's share to nvme.
+ *
+ * The copy follows what is queued on stream. Work queued on stream after the *next* put, or after a take,
+ * may overwrite src: two buffers in turn are enough.
+ *
+ * @param src     [in] (bytes,) on the device
+ * @param bytes   [in] at most opts.stash_entry_bytes
+ *
+ * Blocks     for pool room, while older entries are on their way to nvme
+ * Errors     0, HAUL_E_STATE (stash_entries are stashed already), -EINVAL, or the engine's error
+ */
+HAUL_API HAUL_MUST_USE
+int haul_stash_put(struct haul_engine *engine, const void *src, uint64_t bytes, void *stream);
+
+/**
+ * Take the newest entry back to the device. Entries come back last in, first out, read ahead of use.
+ *
+ * @param dst    [out] (bytes,) on the device: filled before what is queued on stream afterwards
+ * @param bytes  [in]  as put
+ *
+ * Blocks     for an entry that is still on its way from nvme; never for queued device work
+ * Errors     0, HAUL_E_STATE (the stash is empty, or its newest entry has another size), the engine's
+ */
+HAUL_API HAUL_MUST_USE
+int haul_stash_take(struct haul_engine *engine, void *dst, uint64_t bytes, void *stream);
 
 enum haul_pass { HAUL_PASS_TRAIN = 0, HAUL_PASS_EVAL };
 

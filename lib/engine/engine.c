@@ -65,6 +65,10 @@ static int check_opts(const struct haul_engine_opts *o)
     if (o->nnvme_dirs > HAUL_MAX_DIRS || (o->nnvme_dirs && !o->nvme_dirs))
         return hl_fail(-EINVAL, "engine: %u nvme directories; at most %d, named in nvme_dirs",
                        o->nnvme_dirs, HAUL_MAX_DIRS);
+    if (o->stash_entries > 1u << 20 || (o->stash_entries && !o->stash_entry_bytes))
+        return hl_fail(-EINVAL,
+                       "engine: %u stash entries of %llu bytes; at most 2^20, none of them empty",
+                       o->stash_entries, (unsigned long long)o->stash_entry_bytes);
     return check_enums(o);
 }
 

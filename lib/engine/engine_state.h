@@ -148,6 +148,44 @@ struct hl_paged_chunk {
     uint32_t chunk;
 };
 
+/* An activation checkpoint on the stash. Under lock.
+ *
+ *   HOST     in a slot, its d2h copy queued (slot->done says when it has landed). Entered by put, and from
+ *            READING. Leaves by take: gone; or by the pump, when room is short: WRITING.
+ *   WRITING  on its way to nvme, still in its slot. Leaves by completion: NVME; or by take: gone, the slot
+ *            is given back by the completion.
+ *   NVME     Leaves by the pump, as the stash shrinks or somebody waits: READING.
+ *   READING  Leaves by completion: HOST.
+ */
+enum hl_stash_state { HL_STASH_HOST = 0, HL_STASH_WRITING, HL_STASH_NVME, HL_STASH_READING };
+
+struct hl_stash_entry {
+    enum hl_stash_state state;
+    uint64_t bytes;
+    int slot; /* HOST, WRITING, READING */
+};
+
+struct hl_stash_slot {
+    struct haul_engine *engine;
+    char *mem;
+    bool used;    /* an entry is in it, or comes to it */
+    bool writing; /* a write to nvme reads it */
+    bool leaving; /* taken: free when `done` has been reached */
+    uint32_t entry;
+    struct hl_event *ready; /* the trainer's work before put or take */
+    struct hl_event *done;  /* the copy from or to the device */
+};
+
+struct hl_stash {
+    uint64_t slot_bytes; /* whole blocks when entries may go to nvme */
+    uint32_t nslots, nentries, depth;
+    bool shrinking;               /* the last call was a take: read back rather than write out */
+    bool waiting;                 /* take waits for the newest entry */
+    struct hl_stash_entry *entry; /* (nentries,) */
+    struct hl_stash_slot *slot;   /* (nslots,) */
+    struct hl_event *last_put; /* of the newest put, which the next one makes the stream wait for */
+};
+
 /* A window frame (struct hl_frame says which unit it holds). */
 struct hl_window_frame {
     char *mem;
@@ -270,6 +308,8 @@ struct haul_engine {
         bool dirty;
     } params_at_hand; /* likewise in pslot[0] */
 
+    struct hl_stash stash;
+
     struct hl_spin lock;
     struct hl_gate gate;
     struct hl_jobs jobs;
@@ -387,6 +427,7 @@ int hl_pump_publish(struct haul_engine *e);
 int hl_pump_prefetch(struct haul_engine *e);
 int hl_pump_records(struct haul_engine *e);
 int hl_pump_params(struct haul_engine *e, bool *poll);
+int hl_pump_stash(struct haul_engine *e, bool *poll);
 
 /* ---- record_slots.c ---- */
 /* Optim: the slot that holds the chunk, in state UPDATING; NULL when the engine ends meanwhile. */
@@ -423,6 +464,14 @@ int hl_engine_resume(struct haul_engine *e, uint64_t pos);
 /* ---- unit_calls.c ---- */
 /* Queue the block sums of a gradient at rest on the device, and their way to the host. */
 int hl_unit_queue_norm(struct haul_unit *u);
+
+/* ---- stash.c ---- */
+/* Slots and their size, from the options and e->block_bytes; what does not fit goes to nvme. */
+void hl_stash_size(struct haul_engine *e);
+uint64_t hl_stash_nvme_bytes(const struct haul_engine *e);
+uint32_t hl_stash_extent(const struct haul_engine *e);
+int hl_stash_open(struct haul_engine *e);
+void hl_stash_close(struct haul_engine *e);
 
 /* ---- loss_scale.c ---- */
 int hl_loss_scale_open(struct haul_engine *e);

@@ -88,7 +88,9 @@ static int pump_once(struct haul_engine *e, bool *poll)
         rc = hl_pump_prefetch(e);
     if (rc == 0)
         rc = hl_pump_records(e);
-    return rc == 0 ? hl_pump_params(e, poll) : rc;
+    if (rc == 0)
+        rc = hl_pump_params(e, poll);
+    return rc == 0 ? hl_pump_stash(e, poll) : rc;
 }
 
 static void *pump_main(void *arg)

@@ -173,7 +173,7 @@ static void size_paging(struct haul_engine *e)
         if (u->param_paged)
             params = max_u64(params, hl_param_shard_bytes(u));
     }
-    e->block_bytes = hl_block_for(max_u64(record, params));
+    e->block_bytes = hl_block_for(max_u64(max_u64(record, params), e->opts.stash_entry_bytes));
     e->nrecord_slots = record ? e->opts.slots : 0;
     e->nparam_slots = params ? PARAM_SLOTS : 0;
     e->param_slot_bytes = round_up(params, e->block_bytes);
@@ -196,6 +196,8 @@ static void size_paging(struct haul_engine *e)
             u->param_paged ? round_up(hl_param_shard_bytes(u), e->block_bytes) : 0;
         e->store_bytes += u->param_extent_bytes;
     }
+    hl_stash_size(e);
+    e->store_bytes += hl_stash_nvme_bytes(e);
 }
 
 /* ---- the ledger ---- */
@@ -237,7 +239,10 @@ static void ledger_paging(struct haul_engine *e, const struct hl_state_bytes *ra
     ledger_buffer(e, HAUL_TIER_HOST, "pager bounce", e->store_bytes ? e->block_bytes : 0);
     ledger_add(&e->ledger, HAUL_TIER_NVME, "parameters", raw->params);
     ledger_add(&e->ledger, HAUL_TIER_NVME, "records", raw->records);
-    ledger_add(&e->ledger, HAUL_TIER_NVME, "padding", e->store_bytes - raw->params - raw->records);
+    ledger_add(&e->ledger, HAUL_TIER_NVME, "stash", hl_stash_nvme_bytes(e));
+    ledger_add(&e->ledger, HAUL_TIER_NVME, "padding",
+               e->store_bytes - raw->params - raw->records - hl_stash_nvme_bytes(e));
+    ledger_buffer(e, HAUL_TIER_HOST, "stash", e->stash.nslots * e->stash.slot_bytes);
 }
 
 int hl_engine_make_ledger(struct haul_engine *e)

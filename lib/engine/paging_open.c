@@ -23,7 +23,7 @@ static int open_store(struct haul_engine *e)
     o.capacity_bytes = e->store_bytes;
     o.block_bytes = (uint32_t)e->block_bytes;
     o.bounce_blocks = 1;
-    o.max_requests = 2 * (e->nrecord_slots + e->nparam_slots) + 8;
+    o.max_requests = 2 * (e->nrecord_slots + e->nparam_slots + e->stash.nslots) + 8;
     o.pool = e->pool;
     o.method = e->opts.io_method;
     return haul_store_open(&o, &e->store);
@@ -40,6 +40,8 @@ static int create_extents(struct haul_engine *e)
         if (rc == 0 && u->param_paged)
             rc = haul_extent_create(e->store, hl_param_extent(u), u->param_extent_bytes);
     }
+    if (rc == 0 && hl_stash_nvme_bytes(e))
+        rc = haul_extent_create(e->store, hl_stash_extent(e), hl_stash_nvme_bytes(e));
     return rc;
 }
 

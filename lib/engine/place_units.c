@@ -222,6 +222,9 @@ static int place(struct haul_engine *e, struct sizes *s)
         hl_ledger_bytes(&e->ledger, HAUL_TIER_HOST) > b.bytes[HAUL_TIER_HOST] &&
         (rc = place_on_nvme(e, b.bytes[HAUL_TIER_HOST], s)) < 0)
         return rc;
+    if (hl_ledger_bytes(&e->ledger, HAUL_TIER_NVME) && !e->opts.nnvme_dirs)
+        b.bytes[HAUL_TIER_NVME] =
+            0; /* a stash past its share of host memory, and nowhere to put it */
     for (enum haul_tier t = 0; t < HAUL_NTIERS; t++)
         if (hl_ledger_bytes(&e->ledger, t) > b.bytes[t])
             return refuse(e, &b);

@@ -260,7 +260,7 @@ static int reserve_unit_events(struct haul_engine *e)
 
 static int reserve_samples(struct haul_engine *e)
 {
-    uint64_t n = 4ull * e->nvisits * e->opts.passes + 16;
+    uint64_t n = (4ull * e->nvisits + 2ull * e->opts.stash_entries) * e->opts.passes + 16;
     int rc;
 
     e->samples_cap = n < 4096 ? (uint32_t)n : 4096;
@@ -299,7 +299,7 @@ int hl_engine_reserve(struct haul_engine *e)
         (rc = reserve_partials(e)) < 0 || (rc = reserve_frames(e)) < 0 ||
         (rc = reserve_grad_buffers(e)) < 0 || (rc = reserve_slots(e)) < 0 ||
         (rc = reserve_unit_events(e)) < 0 || (rc = reserve_samples(e)) < 0 ||
-        (rc = reserve_jobs(e)) < 0 || (rc = hl_paging_open(e)) < 0 ||
+        (rc = reserve_jobs(e)) < 0 || (rc = hl_paging_open(e)) < 0 || (rc = hl_stash_open(e)) < 0 ||
         (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
         hl_engine_unreserve(e);
     return rc;
@@ -361,6 +361,7 @@ void hl_engine_unreserve(struct haul_engine *e)
     FREE_ARRAY(e->jobs.ring);
     FREE_ARRAY(e->group_step);
     hl_paging_close(e);
+    hl_stash_close(e);
     while (e->ndevice_arenas)
         e->ops->free(e->dev, e->device_arena[--e->ndevice_arenas]);
     close_pool(e);
