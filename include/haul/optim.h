@@ -54,6 +54,8 @@ struct haul_optim {
     uint64_t seed;           /* stochastic rounding only */
 };
 
+/* beta1 0.9, beta2 0.999 (Lion 0.99), eps 1e-8 (Adagrad 1e-10), momentum 0.9 (SGD), bias_correction 1,
+ * moment_dtype FP32; the rest 0. */
 HAUL_API
 void haul_optim_init(struct haul_optim *opt, enum haul_optimizer kind);
 
@@ -66,8 +68,8 @@ struct haul_optim_arrays {
     enum haul_master master_form;
     const void *grad; /* (n,) read only */
     void *master;     /* (n,) float, or uint16_t lower halves with HAUL_MASTER_SPLIT */
-    void *m;          /* (n,) moment_dtype; AdamW, Adam, Lion, SGD with momentum; else NULL */
-    void *v;          /* (n,) moment_dtype; AdamW, Adam, Adagrad; else NULL */
+    void *m;          /* (n,) moment_dtype; AdamW, Adam, Lion, SGD with momentum; else ignored */
+    void *v;          /* (n,) moment_dtype; AdamW, Adam, Adagrad; else ignored */
     void *param;      /* (n,) param_dtype; with HAUL_MASTER_SPLIT read and written */
     uint64_t first;   /* index of element 0 in the whole array: keys stochastic rounding only */
 };
@@ -96,20 +98,40 @@ struct haul_optim_step {
 /**
  * Update one range in place.
  *
- * Constants (lr, beta powers, 1/sqrt of bias corrections) are formed in double from the step
- * number and narrowed once to FP32, so a resumed run has the same bits as one that never stopped.
+ * With g = grad * grad_scale, all in FP32, one rounding per operation and per fused multiply-add:
+ *
+ *     AdamW     p -= lr wd p                            (and Lion)
+ *     others    g += wd p
+ *     AdamW,    m += (1 - beta1) (g - m);   v += (1 - beta2) (g^2 - v)
+ *     Adam      p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ *     Lion      p -= lr sign(m + (1 - beta1) (g - m));   m += (1 - beta2) (g - m)
+ *     Adagrad   v += g^2;   p -= lr g / (sqrt(v) + eps)
+ *     SGD       m = momentum m + g;   p -= lr (nesterov ? g + momentum m : m)
+ *               (momentum 0: p -= lr g, and no m)
+ *
+ * Without bias_correction the powers of beta count as 0. Constants are formed in double from the step
+ * number and narrowed once, so a resumed run has the same bits as one that never stopped. docs/numerics.md
+ * says what is exact and how far off the rest can be.
+ *
+ * Denormals are kept, in every variant, whatever the caller's MXCSR or FPCR says; it is restored. A NaN is
+ * stored as 7fc00000 (BF16 7fc0, FP16 7e00). A published BF16 is rounded half away from zero, FP16 half to
+ * even. An overflowed (infinite) moment is NaN one step later: nothing freezes in silence.
+ *
+ * moment_dtype HAUL_BF16 changes the mathematics: m and v are stored rounded up or down at random, so that
+ * their mean is right, with 32 bits drawn per element from (seed, step, arrays->first + i) alone.
  *
  * @param opt       [in]     hyperparameters
  * @param arrays    [in,out] the range
  * @param step      [in]     step number, learning rate, decay, scale
- * @param nthreads  [in]     threads to use; 0: haul_optim_threads(1)
+ * @param nthreads  [in]     threads to use; 0: haul_optim_threads(1); or HAUL_THREADS_OPENMP
  *
- * Shape      every array (n,)
- * Threads    any; calls on disjoint ranges may run at once
+ * Shape      every array (n,); a moment that the rule does not keep is neither read nor written
+ * Threads    any; calls on disjoint ranges may run at once. The team is OpenMP's of the calling thread:
+ *            keep to one nthreads per thread, since OpenMP starts threads anew when it changes
  * Blocks     until done
  * Errors     0, or -EINVAL (text names the argument), HAUL_E_ABI; nothing is written then
  * Source     Loshchilov & Hutter 2019 (AdamW), Kingma & Ba 2015 (Adam), Chen et al. 2023 (Lion),
- *            Duchi et al. 2011 (Adagrad); denominators as in PyTorch: sqrt(v)/sqrt(1-beta2^t) + eps
+ *            Duchi et al. 2011 (Adagrad), Sutskever et al. 2013 (momentum); denominators as in PyTorch
  */
 HAUL_API HAUL_MUST_USE
 int haul_optim_update(const struct haul_optim *opt, const struct haul_optim_arrays *arrays,
@@ -130,7 +152,8 @@ int haul_optim_update(const struct haul_optim *opt, const struct haul_optim_arra
  * @param sum       [out] sum of squares
  * @param finite    [out] 1 when every element is finite, else 0 (sum is then not meaningful)
  *
- * Errors     0, or -EINVAL, -ENOMEM
+ * Blocks     until done; allocates nothing
+ * Errors     0, or -EINVAL
  */
 HAUL_API HAUL_MUST_USE
 int haul_norm_sumsq(const void *grad, enum haul_dtype dtype, uint64_t n, unsigned nthreads,
