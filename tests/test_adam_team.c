@@ -1,10 +1,12 @@
 /* The team: shares, seats on recorded and synthetic machines, sizes, first touch. */
 #include <errno.h>
+#include <hwloc.h>
 #include <omp.h>
 #include <sched.h>
 #include <stdatomic.h>
 
 #include "haul/optim.h"
+#include "recorded_tree.h"
 #include "suite.h"
 #include "sys.h"
 #include "team.h"
@@ -84,6 +86,44 @@ Test(adam_team, seats_stay_within_the_affinity)
 {
     seats(TWO_NODES, "2,3,9-11", 0, 1, 5, " 2 3 9 10 11", " 0 0 1 1 1");
     seats(SMT, "1,3,5,13", 0, 1, 4, " 1 3 5 13", " 0 0 0 1");
+}
+
+/* Two nodes of eight cores of which 2 to 5 and 15 are offline, recorded as a machine would record itself. */
+static void record_offline(const char *path)
+{
+    hwloc_bitmap_t online = hwloc_bitmap_alloc();
+    hwloc_topology_t hw;
+
+    cr_assert_eq(hwloc_bitmap_list_sscanf(online, "0-1,6-14"), 0);
+    cr_assert_eq(hwloc_topology_init(&hw), 0);
+    cr_assert_eq(hwloc_topology_set_synthetic(hw, TWO_NODES), 0);
+    cr_assert_eq(hwloc_topology_load(hw), 0);
+    cr_assert_eq(hwloc_topology_restrict(hw, online, 0), 0);
+    cr_assert_eq(hwloc_topology_export_xml(hw, path, 0), 0);
+    hwloc_topology_destroy(hw);
+    hwloc_bitmap_free(online);
+}
+
+Test(adam_team, offline_cores_of_a_recorded_machine_are_no_seats)
+{
+    struct tree tree = tree_make();
+    const char *path = tree_path(&tree, "offline.xml");
+    static const int want[11][2] = {{0, 0},  {1, 0},  {6, 0},  {7, 0},  {8, 1}, {9, 1},
+                                    {10, 1}, {11, 1}, {12, 1}, {13, 1}, {14, 1}};
+    struct hl_topo_opts opts = {.xml_path = path};
+    struct hl_topo *topo;
+
+    record_offline(path);
+    cr_assert_eq(hl_topo_open(&opts, &topo), 0, "%s", haul_last_error());
+    for (unsigned i = 0; i < 11; i++) {
+        struct hl_team_seat seat = hl_team_seat(topo, 0, 1, 11, i);
+
+        cr_assert_eq(seat.pu, want[i][0]);
+        cr_assert_eq(seat.node, want[i][1]);
+    }
+    cr_assert_eq(hl_team_seat(topo, 0, 1, 2, 1).pu, 9); /* half of eleven, rounded down */
+    hl_topo_close(topo);
+    tree_remove(&tree);
 }
 
 Test(adam_team, more_threads_or_ranks_than_cores_share_seats)

@@ -6,7 +6,8 @@
 #include "fail.h"
 #include "optim_update.h"
 
-#define CHECK_ELEMS 40037
+#define CHECK_ELEMS 4133
+#define TEAM_ELEMS  40037 /* enough for a team to share */
 
 static const enum haul_dtype grads[] = {HAUL_FP32, HAUL_BF16, HAUL_FP16};
 static const enum haul_dtype outs[] = {HAUL_DTYPE_NONE, HAUL_BF16, HAUL_FP16, HAUL_BF16};
@@ -45,7 +46,7 @@ static int check_optimizer(enum hl_isa isa, enum haul_optimizer kind, unsigned n
 {
     for (int i = 0; i < 24; i++) {
         struct haul_optim opt;
-        struct haul_optim_arrays shape = {.n = CHECK_ELEMS,
+        struct haul_optim_arrays shape = {.n = i == 9 ? TEAM_ELEMS : CHECK_ELEMS,
                                           .grad_dtype = grads[i / 8],
                                           .param_dtype = outs[i % 4],
                                           .master_form =
@@ -64,14 +65,14 @@ static int check_optimizer(enum hl_isa isa, enum haul_optimizer kind, unsigned n
 
 static int check_norm(enum hl_isa isa, unsigned *ncases)
 {
-    static float src[CHECK_ELEMS], want[10], got[10];
+    static float src[TEAM_ELEMS], want[10], got[10];
     uint64_t state = 1;
 
-    for (int i = 0; i < CHECK_ELEMS; i++)
+    for (int i = 0; i < TEAM_ELEMS; i++)
         src[i] = adam_uniform(&state);
     for (int form = 0; form < HL_NGRADS; form++, ++*ncases) {
-        hl_kernels_c.sumsq[form](want, src, CHECK_ELEMS);
-        hl_kernels_of(isa)->sumsq[form](got, src, CHECK_ELEMS);
+        hl_kernels_c.sumsq[form](want, src, TEAM_ELEMS);
+        hl_kernels_of(isa)->sumsq[form](got, src, TEAM_ELEMS);
         if (memcmp(want, got, sizeof want))
             return hl_fail(HAUL_E_STATE, "%s differs from c: norm of gradient form %d",
                            hl_isa_name(isa), form);

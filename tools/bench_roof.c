@@ -60,13 +60,25 @@ typedef long word2 __attribute__((vector_size(16), aligned(1), may_alias));
 #define WIDTH        16
 #include "bench_roof.inc.h"
 
+/* CPUID costs microseconds in a virtual machine: asked once. */
+static enum hl_isa widest(void)
+{
+    static _Atomic(enum hl_isa) isa = HL_NISA; /* the whole team may ask */
+
+    if (isa == HL_NISA)
+        isa = hl_cpu_has(HL_ISA_AVX512) ? HL_ISA_AVX512
+              : hl_cpu_has(HL_ISA_AVX2) ? HL_ISA_AVX2
+                                        : HL_ISA_C;
+    return isa;
+}
+
 void hl_roof_move(const struct hl_roof_shape *shape, enum hl_roof_way way,
                   const struct hl_roof_arrays *arrays, uint64_t begin, uint64_t end)
 {
 #if defined(__x86_64__)
-    if (hl_cpu_has(HL_ISA_AVX512))
+    if (widest() == HL_ISA_AVX512)
         move_avx512(shape, way, arrays, begin, end);
-    else if (hl_cpu_has(HL_ISA_AVX2))
+    else if (widest() == HL_ISA_AVX2)
         move_avx2(shape, way, arrays, begin, end);
     else
 #endif
@@ -79,9 +91,9 @@ void hl_roof_move(const struct hl_roof_shape *shape, enum hl_roof_way way,
 void hl_roof_read(const char *src, uint64_t bytes, int prefetch)
 {
 #if defined(__x86_64__)
-    if (hl_cpu_has(HL_ISA_AVX512))
+    if (widest() == HL_ISA_AVX512)
         read_avx512(src, bytes, prefetch);
-    else if (hl_cpu_has(HL_ISA_AVX2))
+    else if (widest() == HL_ISA_AVX2)
         read_avx2(src, bytes, prefetch);
     else
 #endif

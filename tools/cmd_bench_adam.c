@@ -56,11 +56,32 @@ static void put_header(const struct report *r, unsigned checked)
                "roof's", "roof is");
 }
 
+static void set(struct report *r, json_t *o, const char *key, json_t *value)
+{
+    r->failed |= json_object_set_new(o, key, value) < 0;
+}
+
+/* An object in the list of cases, with what every case says. */
+static json_t *new_case(struct report *r, const struct hl_bench_case *c)
+{
+    json_t *o = json_object();
+
+    r->failed |= json_array_append_new(r->cases, o) < 0;
+    set(r, o, "variant", json_string(hl_isa_name(c->isa)));
+    set(r, o, "threads", json_integer(r->opts.threads));
+    set(r, o, "layout", json_string(layout_name(c)));
+    set(r, o, "grad", json_string(dtype_names[c->grad]));
+    set(r, o, "out", json_string(out_name(c)));
+    set(r, o, "elems", json_integer((json_int_t)r->opts.elems));
+    return o;
+}
+
 static void put_case(struct report *r, const struct hl_bench_case *c,
                      const struct hl_bench_result *x)
 {
     const char *rule = c->norm ? "norm" : optimizer_names[c->opt.kind];
     int rounds = !c->norm && c->opt.moment_dtype == HAUL_BF16;
+    json_t *o;
 
     if (!r->cases) {
         printf("%-8s %-8s %-7s %-5s %-5s %8.4f %8.1f %8.4f %7.3f %7.3f %8.4f %8.4f  %s%s\n",
@@ -70,24 +91,26 @@ static void put_case(struct report *r, const struct hl_bench_case *c,
                rounds ? " (BF16 moments: changes the mathematics)" : "");
         return;
     }
-    r->failed |=
-        json_array_append_new(
-            r->cases, json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:s, s:b, s:I, s:f, s:f, s:f, s:f, "
-                                "s:f, s:f, s:f, s:I, s:s}",
-                                "variant", hl_isa_name(c->isa), "optimizer", rule, "threads",
-                                (json_int_t)r->opts.threads, "layout", layout_name(c), "grad",
-                                dtype_names[c->grad], "out", out_name(c), "moments",
-                                dtype_names[c->opt.moment_dtype], "changes_mathematics", rounds,
-                                "elems", (json_int_t)r->opts.elems, "ns_per_elem", x->ns_per_elem,
-                                "gb_per_s", x->gb_per_s, "roof_ns_per_elem", x->roof_ns_per_elem,
-                                "ratio_to_roof", x->ratio_to_roof, "spread", x->spread,
-                                "bytes_per_elem", (json_int_t)x->bytes_per_elem, "roof", x->roof)) <
-        0;
+    o = new_case(r, c);
+    set(r, o, "optimizer", json_string(rule));
+    set(r, o, "moments", json_string(dtype_names[c->opt.moment_dtype]));
+    set(r, o, "changes_mathematics", json_boolean(rounds));
+    set(r, o, "ns_per_elem", json_real(x->ns_per_elem));
+    set(r, o, "gb_per_s", json_real(x->gb_per_s));
+    set(r, o, "roof_ns_per_elem", json_real(x->roof_ns_per_elem));
+    set(r, o, "ratio_to_roof", json_real(x->ratio_to_roof));
+    set(r, o, "spread", json_real(x->spread));
+    set(r, o, "fastest_ns_per_elem", json_real(x->fastest_ns_per_elem));
+    set(r, o, "fastest_roof_ns_per_elem", json_real(x->fastest_roof_ns_per_elem));
+    set(r, o, "bytes_per_elem", json_integer(x->bytes_per_elem));
+    set(r, o, "roof", json_string(x->roof));
 }
 
 static void put_whole_step(struct report *r, const struct hl_bench_case *c,
                            const struct hl_whole_step *x)
 {
+    json_t *o;
+
     if (!r->cases) {
         printf("whole step, %s, %s, gradients %s:\n", hl_isa_name(c->isa), layout_name(c),
                dtype_names[c->grad]);
@@ -99,18 +122,14 @@ static void put_whole_step(struct report *r, const struct hl_bench_case *c,
                x->ns_per_elem, x->bytes_per_elem, x->speedup);
         return;
     }
-    r->failed |=
-        json_array_append_new(
-            r->cases,
-            json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}",
-                      "variant", hl_isa_name(c->isa), "threads", (json_int_t)r->opts.threads,
-                      "layout", layout_name(c), "grad", dtype_names[c->grad], "out", out_name(c),
-                      "elems", (json_int_t)r->opts.elems, "ns_per_elem", x->ns_per_elem,
-                      "separate_ns_per_elem", x->separate_ns_per_elem, "with_norm_ns_per_elem",
-                      x->with_norm_ns_per_elem, "whole_step_speedup", x->speedup,
-                      "whole_step_speedup_with_norm_pass", x->speedup_with_norm, "bytes_per_elem",
-                      (json_int_t)x->bytes_per_elem, "bytes_per_elem_separate",
-                      (json_int_t)x->bytes_per_elem_separate)) < 0;
+    o = new_case(r, c);
+    set(r, o, "ns_per_elem", json_real(x->ns_per_elem));
+    set(r, o, "separate_ns_per_elem", json_real(x->separate_ns_per_elem));
+    set(r, o, "with_norm_ns_per_elem", json_real(x->with_norm_ns_per_elem));
+    set(r, o, "whole_step_speedup", json_real(x->speedup));
+    set(r, o, "whole_step_speedup_with_norm_pass", json_real(x->speedup_with_norm));
+    set(r, o, "bytes_per_elem", json_integer(x->bytes_per_elem));
+    set(r, o, "bytes_per_elem_separate", json_integer(x->bytes_per_elem_separate));
 }
 
 static int run_case(struct report *r, const struct hl_bench_arena *arena,
