@@ -25,11 +25,12 @@
  */
 #include "kernel_table.h"
 
-#define INLINE  static inline __attribute__((always_inline))
-#define STEP    32   /* elements of one round: a cache line of halves */
-#define AHEAD   2816 /* bytes; 1 KiB is 15% slower on one thread here (haul bench adam) */
-#define STREAMS 4    /* of the norm: chains of fmaf that overlap */
-#define UNROLL  _Pragma("GCC unroll 8")
+#define INLINE     static inline __attribute__((always_inline))
+#define STEP       32   /* elements of one round: a cache line of halves */
+#define AHEAD      2816 /* bytes; 1 KiB is 15% slower on one thread here (haul bench adam) */
+#define STREAMS    2    /* of the norm: chains of fmaf that overlap */
+#define NORM_AHEAD 4096
+#define UNROLL     _Pragma("GCC unroll 8")
 
 /* What the reference negates is negated here once; valgrind also gets the sign of zero wrong in fnma. */
 struct consts {
@@ -244,12 +245,12 @@ INLINE void store_moment(enum hl_moment_form form, void *dst, uint64_t i, struct
         vp_store((char *)dst + 2 * i, upper(x, vi_and(random[0], mask), vi_and(random[1], mask)));
 }
 
-/* Ask for the lines that [p + at, p + at + bytes) will be followed by. */
-INLINE void ahead(const void *p, uint64_t at, uint64_t bytes)
+/* Ask for the lines that lie distance past [p + at, p + at + bytes). */
+INLINE void ahead(const void *p, uint64_t at, uint64_t bytes, uint64_t distance)
 {
     UNROLL
     for (uint64_t line = 0; line < bytes; line += 64)
-        vx_prefetch((const char *)p + at + AHEAD + line);
+        vx_prefetch((const char *)p + at + distance + line);
 }
 
 INLINE void prefetch(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_param_form param,
@@ -257,16 +258,16 @@ INLINE void prefetch(enum hl_step_kind kind, enum hl_grad_form grad, enum hl_par
 {
     uint64_t g = hl_grad_form_bytes(grad), s = hl_moment_bytes(moment);
 
-    ahead(r->grad, g * i, g * STEP);
+    ahead(r->grad, g * i, g * STEP, AHEAD);
     if (has_m(kind))
-        ahead(r->m, s * i, s * STEP);
+        ahead(r->m, s * i, s * STEP, AHEAD);
     if (has_v(kind))
-        ahead(r->v, s * i, s * STEP);
+        ahead(r->v, s * i, s * STEP, AHEAD);
     if (param == HL_PARAM_SPLIT) {
-        ahead(r->param, 2 * i, 2 * STEP);
-        ahead(r->master, 2 * i, 2 * STEP);
+        ahead(r->param, 2 * i, 2 * STEP, AHEAD);
+        ahead(r->master, 2 * i, 2 * STEP, AHEAD);
     } else {
-        ahead(r->master, 4 * i, 4 * STEP);
+        ahead(r->master, 4 * i, 4 * STEP, AHEAD);
     }
 }
 
@@ -369,6 +370,7 @@ INLINE void sumsq_blocks(enum hl_grad_form form, float *const *partial, const ch
 {
     /* A pair may be more than the 16 lanes of the sum: then its second half follows its first. */
     const uint64_t group = 2 * VW > 16 ? 2 * VW : 16, lanesets = 16 / VW;
+    const uint64_t size = hl_grad_form_bytes(form);
     vf acc[STREAMS][16 / VW];
     float lanes[16];
 
@@ -378,6 +380,7 @@ INLINE void sumsq_blocks(enum hl_grad_form form, float *const *partial, const ch
     for (uint64_t i = 0; i + group <= n; i += group) {
         UNROLL
         for (int s = 0; s < nstreams; s++) {
+            ahead(src + (uint64_t)s * stride, i * size, group * size, NORM_AHEAD);
             UNROLL
             for (uint64_t j = 0; j < group / VW; j += 2) {
                 struct pair x = load_form(form, src + (uint64_t)s * stride, i + j * VW);
