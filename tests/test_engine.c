@@ -484,3 +484,57 @@ Test(engine, the_loss_scale_comes_down_until_fp16_gradients_fit)
     cr_assert_eq(haul_engine_loss_scale(t.engine), ldexp(1.0, 20 - (int)skipped));
     toy_close(&t);
 }
+
+/* A trace holds what the report adds up. */
+Test(engine, the_trace_has_each_update_and_every_byte_copied)
+{
+    static struct toy t;
+    static struct haul_trace_event ev[4096];
+    struct haul_report r = {.struct_size = sizeof r};
+    uint32_t n, updates = 0;
+    uint64_t dropped, h2d = 0;
+
+    check(toy_open(&t, &(struct toy_config){.offload = HAUL_OFFLOAD_ALL, .trace_events = 4096}, 6,
+                   40));
+    cr_assert_eq(haul_engine_sync(t.engine), 0);
+    check(haul_engine_trace(t.engine, ev, 4096, &n, &dropped)); /* what build and fill did */
+    for (int s = 0; s < 3; s++)
+        check(toy_step(&t, &r));
+    cr_assert_neq(toy_digest(&t), 0);
+    check(haul_engine_trace(t.engine, ev, 4096, &n, &dropped));
+    cr_assert_eq(dropped, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        cr_assert_leq(ev[i].begin_ns, ev[i].end_ns);
+        if (ev[i].kind != HAUL_TRACE_SPAN)
+            continue;
+        if (ev[i].lane == HAUL_LANE_OPTIM) {
+            cr_assert_eq((uint32_t)ev[i].unit, updates % 6, "updates run in forward order");
+            updates++;
+        }
+        if (ev[i].lane == HAUL_LANE_H2D && ev[i].step == 2)
+            h2d += ev[i].value;
+    }
+    cr_assert_eq(updates, 18);
+    cr_assert_gt(h2d, 0);
+    toy_close(&t);
+}
+
+Test(engine, a_full_trace_drops_and_counts)
+{
+    static struct toy t;
+    static struct haul_trace_event ev[64];
+    uint32_t n;
+    uint64_t dropped;
+
+    check(toy_open(&t, &(struct toy_config){.trace_events = 8}, 6, 40));
+    for (int s = 0; s < 2; s++)
+        check(toy_step(&t, NULL));
+    check(haul_engine_sync(t.engine));
+    check(haul_engine_trace(t.engine, ev, 64, &n, &dropped));
+    cr_assert_eq(n, 8);
+    cr_assert_gt(dropped, 0);
+    toy_close(&t);
+    check(toy_open(&t, &(struct toy_config){0}, 2, 4));
+    cr_assert_eq(haul_engine_trace(t.engine, ev, 64, &n, &dropped), HAUL_E_STATE);
+    toy_close(&t);
+}

@@ -200,6 +200,7 @@ static int engine_open(struct toy *t)
     o.window = c->window;
     o.max_held = c->max_held;
     o.nthreads = c->nthreads;
+    o.trace_events = c->trace_events;
     o.loss_scale = c->loss_scale;
     o.loss_scale_window = c->loss_scale_window ? c->loss_scale_window : 2000;
     o.slots = c->slots;

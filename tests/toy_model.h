@@ -27,6 +27,7 @@ struct toy_config {
     enum haul_io_method io_method;
     uint64_t jitter_seed;
     double clip;
+    uint32_t trace_events;
     double loss_scale;
     uint32_t loss_scale_window;
     uint32_t ngroups;

@@ -68,6 +68,7 @@ struct haul_engine_opts {
     enum haul_io_method io_method; /* default HAUL_IO_AUTO */
     double loss_scale; /* first loss scale, a power of two (65536 is usual for FP16); 0 (default): none */
     uint32_t loss_scale_window; /* steps without overflow until the scale doubles, default 2000 */
+    uint32_t trace_events;      /* kept for haul_engine_trace(), default 0: no trace */
     uint32_t stash_entries;     /* activation checkpoints stashed at once, default 0: no stash */
     uint64_t stash_entry_bytes; /* of the largest one */
     uint64_t stash_host_bytes;  /* of pool memory for them; 0 (default): all. The oldest ones go on to
@@ -313,6 +314,39 @@ int haul_engine_step(struct haul_engine *engine, const struct haul_step *step,
  */
 HAUL_API
 double haul_engine_loss_scale(const struct haul_engine *engine);
+
+enum haul_trace_kind {
+    HAUL_TRACE_SPAN = 0,  /* the lane worked from begin_ns to end_ns */
+    HAUL_TRACE_SLOTS,     /* counters, at begin_ns: record slots in use */
+    HAUL_TRACE_QUEUE,     /* jobs that wait for the optimizer's thread */
+    HAUL_TRACE_IN_FLIGHT, /* bytes of records between nvme and pool */
+};
+
+struct haul_trace_event {
+    enum haul_trace_kind kind;
+    enum haul_lane lane; /* of a span */
+    int32_t unit;        /* index in the order of add_unit; -1: not known */
+    uint32_t step;       /* haul_report.step of the step under way */
+    uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
+    uint64_t value;            /* bytes moved, or the counter */
+};
+
+/**
+ * Take the events recorded since the last call, oldest first.
+ *
+ * At most opts.trace_events are kept in between; the rest are counted and dropped. Spans of a CUDA
+ * device's own lanes are not recorded.
+ *
+ * @param events    [out] (max,)
+ * @param n         [out] how many were taken
+ * @param ndropped  [out] how many did not fit since the last call; may be NULL
+ *
+ * Blocks     no
+ * Errors     0, HAUL_E_STATE (trace_events was 0, or not built)
+ */
+HAUL_API HAUL_MUST_USE
+int haul_engine_trace(struct haul_engine *engine, struct haul_trace_event *events, uint32_t max,
+                      uint32_t *n, uint64_t *ndropped);
 
 /* Wait for all updates. Returns the engine's error if one occurred. */
 HAUL_API HAUL_MUST_USE

@@ -10,6 +10,9 @@ static int run_link(struct host_stream *s, const struct host_op *op)
 
     s->ready_ns = hl_device_host_link_copy(op->copy.link, op->copy.dst, op->copy.src,
                                            op->copy.bytes, s->urgent, begin);
+    hl_device_tell_span(&s->dev->base,
+                        op->copy.link == &s->dev->h2d ? HL_DEVICE_H2D : HL_DEVICE_D2H, begin,
+                        s->ready_ns, op->copy.bytes);
     return 0;
 }
 

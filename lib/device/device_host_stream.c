@@ -76,6 +76,7 @@ static int run_counted(struct host_stream *s, const struct host_op *op)
     s->ready_ns = hl_clock_ns();
     atomic_fetch_add_explicit(&s->dev->lane[op->lane].busy_ns, s->ready_ns - begin,
                               memory_order_relaxed);
+    hl_device_tell_span(&s->dev->base, (enum hl_device_lane)op->lane, begin, s->ready_ns, 0);
     return rc;
 }
 

@@ -12,6 +12,8 @@
 #ifndef HL_DEVICE_OPS_H
 #define HL_DEVICE_OPS_H
 
+#include <stdatomic.h>
+
 #include "haul/device.h"
 #include "haul/optim.h"
 
@@ -100,11 +102,26 @@ struct hl_device_ops {
                        struct hl_device_lane_stats *out);
 };
 
+/* Told of each piece of a lane's work when it is over, on the thread that found out. Must not block. */
+typedef void (*hl_device_span_fn)(void *user, enum hl_device_lane lane, uint64_t begin_ns,
+                                  uint64_t end_ns, uint64_t bytes);
+
 /* Every back end's device begins with this. */
 struct haul_device {
     const struct hl_device_ops *ops;
     int in_host_memory; /* 1: device memory is taken from the host's (emulated) */
+    void *span_user;    /* set before span_fn */
+    _Atomic(hl_device_span_fn) span_fn; /* NULL: nobody listens */
 };
+
+static inline void hl_device_tell_span(struct haul_device *dev, enum hl_device_lane lane,
+                                       uint64_t begin_ns, uint64_t end_ns, uint64_t bytes)
+{
+    hl_device_span_fn fn = atomic_load_explicit(&dev->span_fn, memory_order_acquire);
+
+    if (fn)
+        fn(dev->span_user, lane, begin_ns, end_ns, bytes);
+}
 
 /* Tests, host device: the n-th operation that runs from now on (1 = the next, any stream) fails with
  * HAUL_E_DEVICE instead. 0 disarms. */

@@ -124,6 +124,7 @@ struct hl_record_slot {
     struct haul_engine *engine;
     char *mem;
     enum hl_slot_state state;
+    uint64_t submitted_ns;
     bool drop;
     struct haul_unit *unit;
     uint32_t chunk;
@@ -244,6 +245,16 @@ struct hl_sample {
     struct hl_event *before, *after;
 };
 
+/* Written by any thread, read by the trainer's. An entry is complete when its `ready` says its turn. */
+struct hl_trace {
+    struct haul_trace_event *event; /* (n,) */
+    _Atomic uint32_t *ready;        /* (n,) 1: written, 0: taken */
+    uint32_t n;
+    _Atomic uint64_t put;
+    uint64_t taken;
+    _Atomic uint64_t ndropped;
+};
+
 struct hl_ledger {
     struct haul_ledger_line line[32];
     uint32_t nlines;
@@ -336,7 +347,8 @@ struct haul_engine {
     double loss_scale;
     uint32_t nsteps_finite; /* since the loss scale last changed */
 
-    uint64_t nsteps;
+    struct hl_trace trace;
+    _Atomic uint64_t nsteps;
     uint64_t step_returned_ns;
     struct hl_sample *samples;
     uint32_t nsamples, samples_cap;
@@ -472,6 +484,18 @@ uint64_t hl_stash_nvme_bytes(const struct haul_engine *e);
 uint32_t hl_stash_extent(const struct haul_engine *e);
 int hl_stash_open(struct haul_engine *e);
 void hl_stash_close(struct haul_engine *e);
+
+/* ---- trace.c ---- */
+int hl_trace_open(struct haul_engine *e);
+void hl_trace_close(struct haul_engine *e);
+static inline bool hl_trace_on(const struct haul_engine *e)
+{
+    return e->trace.n != 0;
+}
+/* Any thread; no lock, no allocation. unit: -1 for none. */
+void hl_trace_span(struct haul_engine *e, enum haul_lane lane, int32_t unit, uint64_t begin_ns,
+                   uint64_t bytes);
+void hl_trace_counter(struct haul_engine *e, enum haul_trace_kind kind, uint64_t value);
 
 /* ---- loss_scale.c ---- */
 int hl_loss_scale_open(struct haul_engine *e);

@@ -39,6 +39,7 @@ void hl_jobs_put(struct haul_engine *e, struct hl_job job)
 
     e->jobs.ring[at % e->jobs.nring] = job;
     atomic_store_explicit(&e->jobs.put, at + 1, memory_order_release);
+    hl_trace_counter(e, HAUL_TRACE_QUEUE, at + 1 - atomic_load(&e->jobs.done));
     hl_gate_wake(&e->gate);
 }
 

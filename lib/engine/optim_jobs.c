@@ -335,6 +335,7 @@ static int run_update(struct haul_engine *e, struct haul_unit *u)
         rc = u->offload == HAUL_OFFLOAD_OPTIMIZER ? update_and_publish(e, u) : update_in_host(e, u);
     for (uint32_t i = 0; i < u->nruns; i++)
         bytes += run_bytes(e, &u->runs[i]);
+    hl_trace_span(e, HAUL_LANE_OPTIM, (int32_t)u->index, begin, bytes);
     atomic_fetch_add(&e->optim_bytes, bytes);
     atomic_fetch_add(&e->optim_busy_ns,
                      hl_clock_ns() - begin - (atomic_load(&e->io_wait_ns) - waited));

@@ -11,12 +11,33 @@
 
 /* ---- completions, on the store's thread ---- */
 
+static uint64_t bytes_of(const struct hl_record_slot *slot)
+{
+    return hl_chunk_bytes(&slot->unit->ck, slot->chunk, slot->engine->block_bytes);
+}
+
+/* Under lock. */
+static void trace_slots(struct haul_engine *e)
+{
+    uint64_t used = 0, moving = 0;
+
+    for (uint32_t i = 0; hl_trace_on(e) && i < e->nrecord_slots; i++) {
+        enum hl_slot_state st = e->rslot[i].state;
+        used += st != HL_SLOT_FREE;
+        if (st == HL_SLOT_READING || st == HL_SLOT_WRITING)
+            moving += bytes_of(&e->rslot[i]);
+    }
+    hl_trace_counter(e, HAUL_TRACE_SLOTS, used);
+    hl_trace_counter(e, HAUL_TRACE_IN_FLIGHT, moving);
+}
+
 static void set_state(struct hl_record_slot *slot, enum hl_slot_state to)
 {
     struct haul_engine *e = slot->engine;
 
     hl_spin_lock(&e->lock);
     slot->state = to;
+    trace_slots(e);
     hl_spin_unlock(&e->lock);
     hl_gate_wake(&e->gate);
 }
@@ -24,6 +45,9 @@ static void set_state(struct hl_record_slot *slot, enum hl_slot_state to)
 static void read_done(void *user, int rc)
 {
     struct hl_record_slot *slot = user;
+
+    hl_trace_span(slot->engine, HAUL_LANE_IO_READ, (int32_t)slot->unit->index, slot->submitted_ns,
+                  bytes_of(slot));
 
     if (rc < 0)
         hl_engine_fail(slot->engine, rc);
@@ -36,6 +60,9 @@ static void read_done(void *user, int rc)
 static void write_done(void *user, int rc)
 {
     struct hl_record_slot *slot = user;
+
+    hl_trace_span(slot->engine, HAUL_LANE_IO_WRITE, (int32_t)slot->unit->index, slot->submitted_ns,
+                  bytes_of(slot));
 
     if (rc < 0)
         hl_engine_fail(slot->engine, rc);
@@ -51,11 +78,12 @@ static int submit(struct hl_record_slot *slot, bool write)
                          .extent = hl_record_extent(slot->unit),
                          .offset = slot->chunk * e->record_slot_bytes,
                          .buf = slot->mem,
-                         .bytes = hl_chunk_bytes(&slot->unit->ck, slot->chunk, e->block_bytes),
+                         .bytes = bytes_of(slot),
                          .urgent = !write,
                          .fn = write ? write_done : read_done,
                          .user = slot};
 
+    slot->submitted_ns = hl_clock_ns();
     return haul_store_submit(e->store, &io, NULL);
 }
 

@@ -300,7 +300,7 @@ int hl_engine_reserve(struct haul_engine *e)
         (rc = reserve_grad_buffers(e)) < 0 || (rc = reserve_slots(e)) < 0 ||
         (rc = reserve_unit_events(e)) < 0 || (rc = reserve_samples(e)) < 0 ||
         (rc = reserve_jobs(e)) < 0 || (rc = hl_paging_open(e)) < 0 || (rc = hl_stash_open(e)) < 0 ||
-        (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
+        (rc = hl_trace_open(e)) < 0 || (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
         hl_engine_unreserve(e);
     return rc;
 }
@@ -362,6 +362,7 @@ void hl_engine_unreserve(struct haul_engine *e)
     FREE_ARRAY(e->group_step);
     hl_paging_close(e);
     hl_stash_close(e);
+    hl_trace_close(e);
     while (e->ndevice_arenas)
         e->ops->free(e->dev, e->device_arena[--e->ndevice_arenas]);
     close_pool(e);
