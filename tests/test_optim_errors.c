@@ -1,6 +1,7 @@
 /* What an update refuses: a code, a text that names the argument, and nothing written. */
 #include <errno.h>
 #include <math.h>
+#include <stddef.h>
 
 #include "adam_case.h"
 #include "suite.h"
@@ -50,6 +51,26 @@ static void refused(const struct call *c, int rc, const char *word)
         change;                                                                                    \
         refused(&c, rc, word);                                                                     \
     } while (0)
+
+/* Field after field on LP64: what a program that was built yesterday hands over. */
+Test(optim_errors, struct_layouts_are_pinned)
+{
+    cr_assert_eq(sizeof(struct haul_optim), 72);
+    cr_assert_eq(offsetof(struct haul_optim, beta1), 16);
+    cr_assert_eq(offsetof(struct haul_optim, nesterov), 48);
+    cr_assert_eq(offsetof(struct haul_optim, moment_dtype), 60);
+    cr_assert_eq(offsetof(struct haul_optim, seed), 64);
+    cr_assert_eq(sizeof(struct haul_optim_arrays), 80);
+    cr_assert_eq(offsetof(struct haul_optim_arrays, grad_dtype), 16);
+    cr_assert_eq(offsetof(struct haul_optim_arrays, grad), 32);
+    cr_assert_eq(offsetof(struct haul_optim_arrays, first), 72);
+    cr_assert_eq(sizeof(struct haul_optim_part), 24);
+    cr_assert_eq(sizeof(struct haul_optim_step), 56);
+    cr_assert_eq(offsetof(struct haul_optim_step, lr), 16);
+    cr_assert_eq(offsetof(struct haul_optim_step, parts), 40);
+    cr_assert_eq(sizeof(struct haul_norm_parts), 48);
+    cr_assert_eq(offsetof(struct haul_norm_parts, part_sum), 40);
+}
 
 Test(optim_errors, a_good_call_passes)
 {
