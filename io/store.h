@@ -86,6 +86,7 @@ struct hl_op {
     void *user;
     uint64_t begun_ns;
     /* I/O thread */
+    uint64_t serial;       /* number in the order of arrival */
     struct hl_extent *ext; /* NULL: not counted in its `active` */
     uint64_t cursor;       /* bytes cut into transfers so far */
     uint32_t seg;          /* where the cursor is in segs */
@@ -192,7 +193,9 @@ struct haul_store {
 
     /* I/O thread. */
     int stopping;
-    int frozen; /* no write starts */
+    uint64_t nadmitted;    /* requests taken from the inbox so far */
+    int frozen;            /* no write that came after number frozen_after starts */
+    uint64_t frozen_after;
     struct hl_control *controls;
     int dead_rc; /* the method failed altogether */
     struct hl_op *active_head, *active_tail;
@@ -207,7 +210,6 @@ struct haul_store {
     struct hl_xfer *retry;
     struct hl_done *reaped; /* (nxfers,) */
     struct hl_meter read, write;
-    uint32_t nwriting; /* blocks being written, for freeze */
     uint64_t sample_count;
     uint64_t check_ns, short_transfers, retries, stale, checksum_errors;
 };

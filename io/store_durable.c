@@ -210,10 +210,17 @@ int hl_durable_stripes(struct haul_store *s)
 
 /* ---- prepare and retire ---- */
 
+/* Writes handed over before this go on to their end; later ones are held back. */
 static int freeze(struct haul_store *s, void *arg)
 {
-    s->frozen = 1;
-    return s->nwriting ? -EINPROGRESS : 0;
+    if (!s->frozen) {
+        s->frozen = 1;
+        s->frozen_after = s->nadmitted;
+    }
+    for (const struct hl_op *op = s->active_head; op; op = op->next)
+        if (op->write && op->serial <= s->frozen_after)
+            return -EINPROGRESS;
+    return 0;
 }
 
 static int thaw(struct haul_store *s, void *arg)
@@ -243,7 +250,6 @@ static int publish(struct haul_store *s, void *arg)
             publish_extent(s->extents[id], generation, 0);
     for (struct hl_extent *ext = s->dropped; ext; ext = ext->next)
         publish_extent(ext, generation, 1);
-    s->frozen = 0;
     return 0;
 }
 
@@ -312,38 +318,52 @@ static int copy_blob(const void *blob, uint64_t bytes, void **out)
     return rc;
 }
 
-int haul_store_prepare(struct haul_store *store, uint64_t generation, const void *blob,
-                       uint64_t blob_bytes)
+/* Leaves writes frozen: thaw follows. */
+static int prepare_frozen(struct haul_store *s, uint64_t generation, void *blob,
+                          uint64_t blob_bytes)
 {
-    int rc = may_prepare(store, generation), lost = 0;
+    int rc = hl_store_run(s, freeze, NULL), lost = 0;
+
+    if (rc == 0)
+        rc = flush_all(s);
+    if (rc == 0)
+        rc = hl_manifest_write(s, generation, blob, blob_bytes, &lost);
+    s->flush_failed |= lost;
+    if (rc < 0)
+        return rc;
+    (void)hl_store_run(s, publish, &generation);
+    s->older_generation = s->generation;
+    s->generation = generation;
+    hl_sys_free(s->blob);
+    s->blob = blob;
+    s->blob_bytes = blob_bytes;
+    return 0;
+}
+
+/* retire_previous: before a write may start again, so that none finds both slots taken. */
+static int prepare(struct haul_store *s, uint64_t generation, const void *blob, uint64_t blob_bytes,
+                   int retire_previous)
+{
+    int rc = may_prepare(s, generation);
     void *copy;
 
     if (rc == 0)
         rc = copy_blob(blob, blob_bytes, &copy);
     if (rc < 0)
         return rc;
-    rc = hl_store_run(store, freeze, NULL);
+    rc = prepare_frozen(s, generation, copy, blob_bytes);
     if (rc < 0)
-        goto free_copy;
-    rc = flush_all(store);
-    if (rc == 0)
-        rc = hl_manifest_write(store, generation, copy, blob_bytes, &lost);
-    store->flush_failed |= lost;
-    if (rc < 0)
-        goto thaw;
-    (void)hl_store_run(store, publish, &generation);
-    store->older_generation = store->generation;
-    store->generation = generation;
-    hl_sys_free(store->blob);
-    store->blob = copy;
-    store->blob_bytes = blob_bytes;
-    return 0;
-
-thaw:
-    (void)hl_store_run(store, thaw, NULL);
-free_copy:
-    hl_sys_free(copy);
+        hl_sys_free(copy);
+    else if (retire_previous && s->older_generation)
+        rc = haul_store_retire(s, s->older_generation);
+    (void)hl_store_run(s, thaw, NULL);
     return rc;
+}
+
+int haul_store_prepare(struct haul_store *store, uint64_t generation, const void *blob,
+                       uint64_t blob_bytes)
+{
+    return prepare(store, generation, blob, blob_bytes, 0);
 }
 
 int haul_store_retire(struct haul_store *store, uint64_t generation)
@@ -370,11 +390,7 @@ int haul_store_commit(struct haul_store *store, uint64_t generation, const void 
 
     if (store->older_generation)
         rc = haul_store_retire(store, store->older_generation);
-    if (rc == 0)
-        rc = haul_store_prepare(store, generation, blob, blob_bytes);
-    if (rc == 0 && store->older_generation)
-        rc = haul_store_retire(store, store->older_generation);
-    return rc;
+    return rc < 0 ? rc : prepare(store, generation, blob, blob_bytes, 1);
 }
 
 uint64_t haul_store_generation(struct haul_store *store, const void **blob, uint64_t *blob_bytes)

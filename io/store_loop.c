@@ -36,6 +36,7 @@ static void admit(struct haul_store *s, struct hl_op *op)
     struct hl_extent *ext = hl_extent_find(s, op->extent);
 
     activate(s, op);
+    op->serial = ++s->nadmitted;
     if (s->dead_rc) {
         op->rc = s->dead_rc;
         snprintf(op->text, sizeof op->text, "the store's I/O method failed earlier: %s",
@@ -116,17 +117,22 @@ static void finish(struct haul_store *s, struct hl_op *op)
     hl_op_complete(s, op);
 }
 
-static void finish_all(struct haul_store *s)
+/* How many there were. */
+static uint32_t finish_all(struct haul_store *s)
 {
     struct hl_op *op = s->active_head;
+    uint32_t n = 0;
 
     while (op) {
         struct hl_op *next = op->next;
 
-        if (finished(op))
+        if (finished(op)) {
             finish(s, op);
+            n++;
+        }
         op = next;
     }
+    return n;
 }
 
 static int has_more(const struct hl_op *op)
@@ -135,15 +141,16 @@ static int has_more(const struct hl_op *op)
 }
 
 /* Start what may be started. Urgent requests first; while an urgent read waits for room, nothing
- * else starts, so that it does not share the drive with background writes. */
-static int start_class(struct haul_store *s, int urgent)
+ * else starts, so that it does not share the drive with background writes. The second round looks at
+ * all requests: one may have become urgent since the first. */
+static int start_round(struct haul_store *s, int urgent_only)
 {
     int waiting = 0;
 
     for (struct hl_op *op = s->active_head; op; op = op->next) {
         struct hl_meter *m = op->write ? &s->write : &s->read;
 
-        if (atomic_load_explicit(&op->urgent, memory_order_relaxed) != urgent)
+        if (urgent_only && !atomic_load_explicit(&op->urgent, memory_order_relaxed))
             continue;
         while (has_more(op) && s->free_xfers && m->inflight < m->limit &&
                hl_transfer_begin(s, op) > 0)
@@ -155,16 +162,17 @@ static int start_class(struct haul_store *s, int urgent)
 
 static void start_all(struct haul_store *s)
 {
-    if (!start_class(s, 1))
-        start_class(s, 0);
+    if (!start_round(s, 1))
+        (void)start_round(s, 0);
 }
 
-/* How long a reap may wait now. Whoever posts after this look finds `asleep` set, and wakes. */
-static uint64_t patience(struct haul_store *s)
+/* How long a reap may wait now. Whoever posts after this look finds `asleep` set, and wakes. A control
+ * that waits for requests looks again when some have just finished. */
+static uint64_t patience(struct haul_store *s, uint32_t nfinished)
 {
     int posted;
 
-    if (s->work.head || s->stopping)
+    if (s->work.head || s->stopping || (nfinished && s->controls))
         return 0;
     atomic_store(&s->asleep, 1);
     hl_spin_lock(&s->lock);
@@ -191,6 +199,7 @@ static void method_died(struct haul_store *s, int rc)
 /* CPU work waits while completions come in: the drive is kept busy first. */
 static void turn(struct haul_store *s)
 {
+    uint32_t nfinished;
     int n;
 
     take_inbox(s);
@@ -198,8 +207,8 @@ static void turn(struct haul_store *s)
     if (s->retry)
         hl_transfer_retry(s, hl_clock_ns());
     start_all(s);
-    finish_all(s);
-    n = s->method->ops->reap(s->method, s->reaped, s->nxfers, patience(s));
+    nfinished = finish_all(s);
+    n = s->method->ops->reap(s->method, s->reaped, s->nxfers, patience(s, nfinished));
     atomic_store(&s->asleep, 0);
     for (int i = 0; i < n; i++)
         hl_transfer_done(s, &s->reaped[i]);
@@ -214,7 +223,7 @@ static void turn_dead(struct haul_store *s)
 {
     take_inbox(s);
     run_controls(s);
-    finish_all(s);
+    (void)finish_all(s);
     hl_clock_sleep_until(hl_clock_ns() + 1000000);
 }
 

@@ -75,12 +75,10 @@ static void release(struct haul_store *s, struct hl_xfer *x)
 {
     struct hl_block *blk = block_of(x);
 
-    if (x->op->write) {
+    if (x->op->write)
         blk->writing = 0;
-        s->nwriting--;
-    } else {
+    else
         blk->readers--;
-    }
     if (x->bounce >= 0)
         s->bounce_free[s->nbounce_free++] = (uint32_t)x->bounce;
     x->op->inflight--;
@@ -540,6 +538,12 @@ static int refuse(const struct haul_store *s, const struct hl_xfer *x)
     return op->rc;
 }
 
+/* A generation is being prepared, and this write came too late for it. */
+static int held_back(const struct haul_store *s, const struct hl_op *op)
+{
+    return s->frozen && op->serial > s->frozen_after;
+}
+
 static void start(struct haul_store *s, struct hl_xfer *x)
 {
     if (x->step == HL_WRITE)
@@ -558,7 +562,7 @@ int hl_transfer_begin(struct haul_store *s, struct hl_op *op)
 
     cut(s, x, op);
     blk = block_of(x);
-    if (blk->writing || (op->write && (blk->readers || s->frozen)))
+    if (blk->writing || (op->write && (blk->readers || held_back(s, op))))
         return 0;
     if (refuse(s, x) < 0)
         return op->rc;
@@ -571,12 +575,10 @@ int hl_transfer_begin(struct haul_store *s, struct hl_op *op)
         return 0;
     }
     s->free_xfers = x->next;
-    if (op->write) {
+    if (op->write)
         blk->writing = 1;
-        s->nwriting++;
-    } else {
+    else
         blk->readers++;
-    }
     bytes = x->to - x->from;
     op->inflight++;
     op->cursor += bytes;

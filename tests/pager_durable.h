@@ -180,6 +180,88 @@ Test(pager, a_block_written_twice_between_commits_needs_no_third_slot)
     }
 }
 
+static void note_write(void *user, int rc)
+{
+    atomic_fetch_add((atomic_int *)user, rc < 0 ? 1000 : 1);
+}
+
+Test(pager, writes_in_flight_at_a_commit_are_in_it_and_later_ones_are_not)
+{
+    unsigned char *m = memory(SIZE), *in = memory(SIZE);
+    atomic_int done = 0;
+    uint64_t damaged = 99;
+    char dir[128];
+
+    FOR_EACH_PLACE(dir)
+    {
+        struct haul_store *s = durable(dir, HAUL_LATEST);
+
+        MUST(haul_extent_create(s, 1, SIZE));
+        put_all(s, SIZE, 1);
+        atomic_store(&done, 0);
+        for (uint64_t g = 1; g <= 20; g++) {
+            struct haul_io io = {
+                .write = 1, .extent = 1, .buf = m, .bytes = SIZE, .fn = note_write, .user = &done};
+
+            memset(m, (int)g, SIZE);
+            MUST(haul_store_submit(s, &io, NULL));
+            MUST(haul_store_commit(s, g, NULL, 0));
+            cr_assert_eq(atomic_load(&done), (int)g);
+        }
+        haul_store_close(s);
+        s = durable(dir, HAUL_LATEST);
+        MUST(haul_store_verify(s, NULL, NULL, &damaged));
+        cr_assert_eq(damaged, 0);
+        MUST(haul_store_read(s, 1, 0, in, SIZE));
+        cr_assert(in[0] == 20 && !memcmp(in, in + 1, SIZE - 1));
+        haul_store_close(s);
+    }
+}
+
+struct writer {
+    struct haul_store *s;
+    unsigned char *m;
+    atomic_int stop, failed, n;
+};
+
+static void *write_on(void *arg)
+{
+    struct writer *w = arg;
+
+    while (!atomic_load(&w->stop)) {
+        memset(w->m, atomic_fetch_add(&w->n, 1) & 0xff, SIZE);
+        if (haul_store_write(w->s, 1, 0, w->m, SIZE))
+            atomic_fetch_add(&w->failed, 1);
+    }
+    return NULL;
+}
+
+Test(pager, a_thread_may_write_while_another_commits)
+{
+    unsigned char *in = memory(SIZE);
+    struct writer w = {.m = memory(SIZE)};
+    pthread_t thread;
+    char dir[128];
+
+    FOR_EACH_PLACE(dir)
+    {
+        w.s = durable(dir, HAUL_LATEST);
+        MUST(haul_extent_create(w.s, 1, SIZE));
+        atomic_store(&w.stop, 0);
+        cr_assert_eq(pthread_create(&thread, NULL, write_on, &w), 0);
+        for (uint64_t g = 1; g <= 15; g++)
+            MUST(haul_store_commit(w.s, g, NULL, 0));
+        atomic_store(&w.stop, 1);
+        pthread_join(thread, NULL);
+        cr_assert_eq(atomic_load(&w.failed), 0);
+        haul_store_close(w.s);
+        w.s = durable(dir, HAUL_LATEST);
+        MUST(haul_store_read(w.s, 1, 0, in, SIZE));
+        cr_assert(!memcmp(in, in + 1, SIZE - 1), "the generation holds half a write");
+        haul_store_close(w.s);
+    }
+}
+
 Test(pager, space_of_a_dropped_extent_waits_for_the_generations_that_need_it)
 {
     char dir[128];

@@ -288,7 +288,7 @@ void haul_store_drain(struct haul_store *store);
 /* ---- generations (durable stores) ---- */
 
 /**
- * Make all completed writes since the last prepare a generation, and keep the one before.
+ * Make all writes since the last prepare a generation, and keep the one before.
  *
  * Data is flushed first, then the manifest is written beside the previous one: temp, fsync, rename,
  * fsync of the directory. Both generations can be opened until haul_store_retire().
@@ -296,7 +296,8 @@ void haul_store_drain(struct haul_store *store);
  * @param generation  [in] larger than the current one
  * @param blob        [in] (blob_bytes,) the caller's notes, kept with it; may be NULL
  *
- * Writes in flight are waited for; reads go on.
+ * Writes submitted before are waited for and belong to it, later ones are held back meanwhile; reads
+ * go on.
  *
  * Blocks     yes
  * Errors     0, or
