@@ -23,7 +23,7 @@ static const struct toy_config rows[] = {
     {.offload = HAUL_OFFLOAD_NONE},
     {.offload = HAUL_OFFLOAD_OPTIMIZER},
     {.offload = HAUL_OFFLOAD_ALL},
-    {.offload = HAUL_OFFLOAD_OPTIMIZER, .slots = 1, .max_held = 2},
+    {.offload = HAUL_OFFLOAD_OPTIMIZER, .slots = 3, .max_held = 2},
     {.offload = HAUL_OFFLOAD_ALL, .window = 1},
     {.offload = HAUL_OFFLOAD_ALL, .window = 3, .max_held = 2, .nthreads = 2},
     {.offload = HAUL_OFFLOAD_NONE, .master = HAUL_MASTER_SPLIT},
