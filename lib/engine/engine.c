@@ -95,6 +95,8 @@ int haul_engine_open(const struct haul_engine_opts *opts, struct haul_engine **o
     e->opts = *opts;
     if (e->opts.window == 0)
         e->opts.window = e->opts.max_held + 1;
+    if (e->opts.nthreads == 0)
+        e->opts.nthreads = haul_optim_threads(1);
     e->dev = opts->device;
     e->ops = opts->device->ops;
     e->demand = e->param_demand = -1;

@@ -3,6 +3,7 @@
 
 #include "engine_state.h"
 #include "sys.h"
+#include "team.h"
 
 void hl_engine_fail(struct haul_engine *e, int rc)
 {
@@ -56,10 +57,22 @@ int hl_jobs_drain(struct haul_engine *e)
     }
 }
 
+/* This thread leads the optimizer's team, which nobody else uses: give each member a core, so that they
+ * need not be moved after every pause. */
+static void bind_team(struct haul_engine *e)
+{
+    if (e->opts.nthreads < 2)
+        return;
+    int rc = hl_team_bind(0, 1, e->opts.nthreads);
+    if (rc < 0)
+        hl_log(HAUL_LOG_INFO, "the optimizer's team is not bound to cores: %s", haul_strerror(rc));
+}
+
 static void *optim_main(void *arg)
 {
     struct haul_engine *e = arg;
 
+    bind_team(e);
     for (;;) {
         uint32_t seen = hl_gate_look(&e->gate);
         uint64_t done = atomic_load_explicit(&e->jobs.done, memory_order_relaxed);
