@@ -22,7 +22,7 @@ struct hl_bench_io_opts {
 };
 
 /* The least bytes of a store with such blocks. */
-#define HL_BENCH_IO_LEAST(block_bytes) ((uint64_t)(block_bytes) * 16 * 12)
+#define HL_BENCH_IO_LEAST(block_bytes) ((uint64_t)(block_bytes)*16 * 12)
 
 struct hl_io_pass {
     double gb_per_s;     /* bytes both ways */

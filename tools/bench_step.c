@@ -11,7 +11,7 @@
 #define PARAMS_LEAST    (UINT64_C(1) << 20)
 #define SECONDS_DEFAULT 75.0
 #define RIDGE_FACTOR    1.3
-#define RATES_FIRST     3
+#define RATES_FIRST     5
 
 /* Of one row, by step. */
 struct series {

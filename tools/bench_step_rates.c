@@ -36,11 +36,6 @@ double hl_samples_spread(struct hl_samples *s)
     return mid > 0 ? (s->v[s->n - 1] - s->v[0]) / mid : 0;
 }
 
-uint64_t hl_step_record_bytes(const struct hl_step_model_opts *opts, uint64_t params)
-{
-    return params * (opts->master == HAUL_MASTER_SPLIT ? 10 : 12);
-}
-
 static int open_model(const struct hl_step_model_opts *opts, struct hl_rate_meter *m)
 {
     struct hl_step_model_opts o = *opts;

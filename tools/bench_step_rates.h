@@ -42,6 +42,4 @@ int hl_rate_meter_take(struct hl_rate_meter *m);
 void hl_rate_meter_read(struct hl_rate_meter *m, struct hl_step_rates *out);
 void hl_rate_meter_reset(struct hl_rate_meter *m);
 
-uint64_t hl_step_record_bytes(const struct hl_step_model_opts *opts, uint64_t params);
-
 #endif

@@ -9,9 +9,13 @@
 #include "fail.h"
 #include "sys.h"
 
-#define PATTERN_ELEMS (UINT64_C(1) << 20)
+#define PATTERN_ELEMS   (UINT64_C(1) << 20)
+#define SLOT_BYTES_MOST (UINT64_C(32) << 20) /* the engine's own limit */
 /* What placing rounds up in a budget: whole pages for a few regions. */
 #define PAGE_SLACK (UINT64_C(16) * 4096)
+
+/* Operations of a stream that follow each other at once are less than this apart. */
+#define AT_ONCE_NS UINT64_C(50000)
 
 /* One wait of the compute lane, or the writing of one gradient; lives until the step is over. */
 struct work {
@@ -19,7 +23,18 @@ struct work {
     uint64_t ns;
     uint64_t elems;
     uint16_t *grad; /* NULL: no gradient to write */
-    uint32_t unit;
+    int zeroed;     /* a gradient buffer was zeroed since mark() */
+};
+
+/* The compute lane. Its waits lie on a time line, as the chunks of a link do: a thread that wakes late has
+ * not made its wait longer. And what a GPU does in no time, the zeroing of a gradient buffer, does not make
+ * the lane longer either, as far as it never took less. Written by the stream's thread alone. */
+struct lane {
+    uint64_t end_ns;     /* of the last wait, on the time line */
+    uint64_t left_ns;    /* when the thread was done with it */
+    uint64_t mark_ns;    /* when the zeroing could begin, on the time line */
+    uint64_t marked_ns;  /* by the clock */
+    uint64_t zeroing_ns; /* the shortest seen */
 };
 
 struct hl_step_model {
@@ -28,6 +43,7 @@ struct hl_step_model {
     void *stream;
     struct haul_engine *engine;
     struct haul_unit **unit;
+    struct lane lane;
     struct work *work; /* (2 * units,) */
     uint16_t *pattern; /* (PATTERN_ELEMS,) small BF16 numbers */
 };
@@ -43,21 +59,56 @@ static void write_gradient(const struct work *w)
     }
 }
 
+/* Where the lane stands: at the end of the last wait when nothing came between, else at the clock. */
+static uint64_t lane_now(const struct lane *lane, uint64_t now)
+{
+    return now - lane->left_ns < AT_ONCE_NS ? lane->end_ns : now;
+}
+
+static void mark(void *user)
+{
+    struct lane *lane = &((struct hl_step_model *)user)->lane;
+
+    lane->marked_ns = hl_clock_ns();
+    lane->mark_ns = lane_now(lane, lane->marked_ns);
+}
+
+/* A wait for the buffer may have come between as well: the shortest time ever is without. */
+static uint64_t after_zeroing(struct lane *lane, uint64_t now)
+{
+    uint64_t took = now - lane->marked_ns;
+
+    if (!lane->zeroing_ns || took < lane->zeroing_ns)
+        lane->zeroing_ns = took;
+    return lane->mark_ns + (took - lane->zeroing_ns);
+}
+
 static void compute(void *user)
 {
     const struct work *w = user;
-    uint64_t end = hl_clock_ns() + w->ns;
+    struct lane *lane = &w->model->lane;
+    uint64_t now = hl_clock_ns();
+    uint64_t begin = w->zeroed ? after_zeroing(lane, now) : lane_now(lane, now);
 
     if (w->grad)
         write_gradient(w);
-    if (!w->ns)
-        return;
-    /* The kernel may wake a thread 50 us late for its own comfort: a GPU does not wait for it. */
-    (void)prctl(PR_SET_TIMERSLACK, 1);
-    hl_clock_sleep_until(end);
+    lane->end_ns = begin + w->ns;
+    if (w->ns) {
+        /* The kernel may wake a thread 50 us late for its own comfort: a GPU does not wait for it. */
+        (void)prctl(PR_SET_TIMERSLACK, 1);
+        hl_clock_sleep_until(lane->end_ns);
+    } else {
+        lane->end_ns = hl_clock_ns();
+    }
+    lane->left_ns = hl_clock_ns();
 }
 
 /* ---- a step ---- */
+
+uint64_t hl_step_record_bytes(const struct hl_step_model_opts *opts, uint64_t params)
+{
+    return params * (opts->master == HAUL_MASTER_SPLIT ? 10 : 12);
+}
 
 static uint64_t unit_elems(const struct hl_step_model_opts *o, uint32_t unit)
 {
@@ -70,7 +121,7 @@ static int forward(struct hl_step_model *m, uint32_t i, double s)
     struct haul_view view;
     int rc = haul_unit_acquire(m->unit[i], m->stream, &view);
 
-    *w = (struct work){.model = m, .ns = (uint64_t)(s * 1e9), .unit = i};
+    *w = (struct work){.model = m, .ns = (uint64_t)(s * 1e9)};
     if (rc == 0)
         rc = haul_device_launch(m->dev, m->stream, compute, w);
     return rc < 0 ? rc : haul_unit_release(m->unit[i], m->stream);
@@ -83,13 +134,14 @@ static int backward(struct hl_step_model *m, uint32_t i, double s, int grads)
     int rc;
 
     if ((rc = haul_unit_acquire(m->unit[i], m->stream, &view)) < 0 ||
+        (rc = haul_device_launch(m->dev, m->stream, mark, m)) < 0 ||
         (rc = haul_unit_grad(m->unit[i], m->stream, &grad)) < 0)
         return rc;
     *w = (struct work){.model = m,
                        .ns = (uint64_t)(s * 1e9),
                        .elems = unit_elems(&m->opts, i),
                        .grad = grads ? haul_view_tensor(&grad, 0) : NULL,
-                       .unit = i};
+                       .zeroed = 1};
     if ((rc = haul_device_launch(m->dev, m->stream, compute, w)) < 0 ||
         (rc = haul_unit_reduce(m->unit[i], m->stream)) < 0)
         return rc;
@@ -146,13 +198,15 @@ static void make_pattern(uint16_t *out)
     }
 }
 
+/* Values of an element's index alone: the engine asks in pieces. */
 static int fill_params(void *user, const char *unit, uint32_t tensor, uint64_t first, uint64_t n,
                        float *out)
 {
     const struct hl_step_model *m = user;
 
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t bits = (uint32_t)m->pattern[(first + i) % PATTERN_ELEMS] << 16 | (uint32_t)i % 7;
+        uint64_t at = first + i;
+        uint32_t bits = (uint32_t)m->pattern[at % PATTERN_ELEMS] << 16 | (uint32_t)(at % 7);
 
         memcpy(&out[i], &bits, sizeof bits);
     }
@@ -189,6 +243,14 @@ static int add_units(struct hl_step_model *m)
     return rc;
 }
 
+/* A few units would make slots that hold most of the records: together they take an eighth at most. */
+static uint64_t small_slot(const struct hl_step_model_opts *s, uint32_t slots)
+{
+    uint64_t bytes = hl_step_record_bytes(s, s->params) / 8 / slots;
+
+    return bytes < SLOT_BYTES_MOST ? bytes + 1 : SLOT_BYTES_MOST;
+}
+
 /* An engine with its units, not built. */
 static int open_engine(struct hl_step_model *m, uint64_t host_mem_bytes)
 {
@@ -204,7 +266,7 @@ static int open_engine(struct hl_step_model *m, uint64_t host_mem_bytes)
     o.host_mem_bytes = host_mem_bytes;
     if (s->slots)
         o.slots = s->slots;
-    o.slot_bytes = s->slot_bytes;
+    o.slot_bytes = s->slot_bytes ? s->slot_bytes : small_slot(s, o.slots);
     if (hl_step_pages(s->placement)) {
         o.nvme_dirs = s->dirs;
         o.nnvme_dirs = s->ndirs;

@@ -37,6 +37,9 @@ struct hl_step_model_opts {
 
 struct hl_step_model;
 
+/* Of so many parameters. */
+uint64_t hl_step_record_bytes(const struct hl_step_model_opts *opts, uint64_t params);
+
 /* Open, plan, place and fill with random parameters. */
 int hl_step_model_open(const struct hl_step_model_opts *opts, struct hl_step_model **out);
 void hl_step_model_close(struct hl_step_model *m);
