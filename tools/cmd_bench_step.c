@@ -220,7 +220,7 @@ int hl_cmd_bench_step(int argc, char **argv)
          "in every placement but device (default all)", NULL},
         {"master", HL_FLAG_CHOICE, &q.master, "split|fp32", "10 or 12 bytes a record element",
          NULL},
-        {"tokens", HL_FLAG_REAL, &q.tokens, "T", "of a step: forward takes 2 N T / tflops",
+        {"tokens", HL_FLAG_REAL, &q.tokens, "T", "of a step: forward takes 2 P T / F",
          &q.tokens_given},
         {"tflops", HL_FLAG_REAL, &q.tflops, "F", "of the emulated device (default 140)",
          &q.tflops_given},
