@@ -296,7 +296,7 @@ Test(pager, a_callback_may_submit_and_must_not_wait)
 
 static void note_order(void *user, int rc)
 {
-    *(int *)user = rc < 0 ? -1 : 1;
+    __atomic_store_n((int *)user, rc < 0 ? -1 : 1, __ATOMIC_RELAXED);
 }
 
 static unsigned count_left(const int *done, unsigned n)
