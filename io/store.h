@@ -193,8 +193,8 @@ struct haul_store {
 
     /* I/O thread. */
     int stopping;
-    uint64_t nadmitted;    /* requests taken from the inbox so far */
-    int frozen;            /* no write that came after number frozen_after starts */
+    uint64_t nadmitted; /* requests taken from the inbox so far */
+    int frozen;         /* no write that came after number frozen_after starts */
     uint64_t frozen_after;
     struct hl_control *controls;
     int dead_rc; /* the method failed altogether */

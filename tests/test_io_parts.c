@@ -253,6 +253,6 @@ Test(io_parts, public_structs_keep_their_layout)
     cr_assert_eq(offsetof(struct haul_store_opts, pool), 64);
     cr_assert_eq(offsetof(struct haul_store_opts, progress), 120);
     cr_assert_eq(sizeof(struct haul_store_opts), 136);
-    cr_assert_eq(sizeof(struct haul_io), 72);
+    cr_assert_eq(sizeof(struct haul_io), 64);
     cr_assert_eq(sizeof(struct haul_seg), 16);
 }
