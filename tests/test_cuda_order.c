@@ -77,6 +77,31 @@ static int fill(void *user, const char *unit, uint32_t tensor, uint64_t first, u
     return 0;
 }
 
+/* The least host memory with which the units fit: all that can rest on nvme does. */
+static uint64_t host_least(struct haul_device *dev, const struct haul_engine_opts *opts,
+                           const struct haul_unit_desc *desc)
+{
+    struct haul_engine_opts o = *opts;
+    struct haul_ledger_line line;
+    struct haul_engine *engine;
+    struct haul_unit *unit;
+    uint64_t bytes = 2 * 4096;
+
+    o.host_mem_bytes = 1;
+    check(haul_engine_open(&o, &engine));
+    for (int i = 0; i < UNITS; i++) {
+        struct haul_unit_desc d = *desc;
+        char name[] = {(char)('0' + i), '\0'};
+
+        d.name = name;
+        check(haul_engine_add_unit(engine, &d, &unit));
+    }
+    for (uint32_t i = 0; haul_engine_ledger(engine, i, &line) == 0; i++)
+        bytes += line.tier == HAUL_TIER_HOST ? line.bytes : 0;
+    haul_engine_close(engine);
+    return bytes;
+}
+
 static void open_run(struct run *r, const struct haul_engine_opts *opts)
 {
     struct haul_engine_opts o = *opts;
@@ -86,6 +111,7 @@ static void open_run(struct run *r, const struct haul_engine_opts *opts)
         .struct_size = sizeof d, .name = name, .tensors = &tensor, .ntensors = 1};
 
     o.device = r->dev;
+    o.host_mem_bytes = o.nnvme_dirs ? host_least(r->dev, &o, &d) : o.host_mem_bytes;
     check(haul_device_stream_open(r->dev, &r->stream));
     check(haul_engine_open(&o, &r->engine));
     for (int i = 0; i < UNITS; i++) {
@@ -184,23 +210,26 @@ static void reference(struct run *r, unsigned passes)
     train(r, &o);
 }
 
-static void hold(enum haul_offload offload, enum haul_master master, const char *where)
+static void hold_with(struct haul_engine_opts o, unsigned delay_us, const char *where)
 {
     static struct run want, got;
 
     fake_load();
-    for (unsigned passes = 1; passes < 3; passes++) {
-        struct haul_engine_opts o = engine_opts(offload, master, passes);
-
-        reference(&want, passes);
+    for (o.passes = 1; o.passes < 3; o.passes++) {
+        reference(&want, o.passes);
         for (unsigned seed = 1; seed <= SEEDS; seed++) {
-            fake.configure(&(struct fake_cuda_config){.seed = seed, .delay_us = 1500});
+            fake.configure(&(struct fake_cuda_config){.seed = seed, .delay_us = delay_us});
             check(haul_device_cuda_open(NULL, &got.dev));
             train(&got, &o);
             compare(&got, &want, where, seed);
         }
     }
     fake_is_clean(where);
+}
+
+static void hold(enum haul_offload offload, enum haul_master master, const char *where)
+{
+    hold_with(engine_opts(offload, master, 1), 1500, where);
 }
 
 Test(cuda_order, no_use_is_overtaken_with_offload_none)
@@ -221,6 +250,18 @@ Test(cuda_order, no_use_is_overtaken_with_offload_optimizer_and_a_split_master)
 Test(cuda_order, no_use_is_overtaken_with_offload_all)
 {
     hold(HAUL_OFFLOAD_ALL, HAUL_MASTER_FP32, "all");
+}
+
+/* Parameters and records come and go through a few slots. */
+Test(cuda_order, no_use_is_overtaken_with_state_paged_to_nvme)
+{
+    struct haul_engine_opts o = engine_opts(HAUL_OFFLOAD_ALL, HAUL_MASTER_FP32, 1);
+    const char *dir = ".";
+
+    o.nvme_dirs = &dir;
+    o.nnvme_dirs = 1;
+    o.io_method = HAUL_IO_THREADS;
+    hold_with(o, 6000, "paged"); /* longer than a read from the drive */
 }
 
 /* ---- the stash ---- */

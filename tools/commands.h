@@ -6,6 +6,7 @@ int hl_cmd_plan(int argc, char **argv);
 int hl_cmd_doctor(int argc, char **argv);
 int hl_cmd_bench_adam(int argc, char **argv);
 int hl_cmd_bench_io(int argc, char **argv);
+int hl_cmd_bench_link(int argc, char **argv);
 int hl_cmd_bench_step(int argc, char **argv);
 int hl_cmd_tune(int argc, char **argv);
 

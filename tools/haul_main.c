@@ -19,6 +19,7 @@ static const struct subcommand subcommands[] = {
     {NULL, "tune", hl_cmd_tune, "drives and memory measured into a profile"},
     {"bench", "adam", hl_cmd_bench_adam, "optimizers and norm beside the memory roof"},
     {"bench", "io", hl_cmd_bench_io, "a drive read, written and paged, beside fio"},
+    {"bench", "link", hl_cmd_bench_link, "copies between host and device, by size and memory"},
     {"bench", "step", hl_cmd_bench_step, "whole steps, deferred or not, beside their bound"},
 };
 
