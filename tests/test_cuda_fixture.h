@@ -8,6 +8,11 @@
 #include "haul/device_cuda.h"
 #include "test_device_fixture.h"
 
+/* The fake driver; the build gives its path. */
+#ifndef FAKE_CUDA_LIB
+#define FAKE_CUDA_LIB "libcuda.so.1"
+#endif
+
 /* Of cuda.h, which suites do without. */
 enum {
     CUDA_INVALID = 1,

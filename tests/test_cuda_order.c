@@ -7,7 +7,8 @@
 #include "haul/engine.h"
 #include "test_cuda_fixture.h"
 
-enum { UNITS = 5, ELEMS = 3000, STEPS = 3, SEEDS = 10, MOST = UNITS * 5 * STEPS };
+enum { UNITS = 5, UNITS_PAGED = 12, ELEMS = 3000, STEPS = 3, SEEDS = 10 };
+enum { MOST = UNITS_PAGED * 5 * STEPS };
 
 static void check(int rc)
 {
@@ -25,7 +26,8 @@ struct run {
     struct haul_device *dev;
     void *stream;
     struct haul_engine *engine;
-    struct haul_unit *unit[UNITS];
+    struct haul_unit *unit[UNITS_PAGED];
+    int nunits;
     struct use use[MOST];
     unsigned nuses;
     uint64_t digest;
@@ -73,12 +75,12 @@ static int fill(void *user, const char *unit, uint32_t tensor, uint64_t first, u
                 float *out)
 {
     for (uint64_t i = 0; i < n; i++)
-        out[i] = (float)(unit[1] - '0' + 1) + (float)((first + i) % 5) * 0.25f;
+        out[i] = (float)(unit[1] - 'a' + 1) + (float)((first + i) % 5) * 0.25f;
     return 0;
 }
 
 /* The least host memory with which the units fit: all that can rest on nvme does. */
-static uint64_t host_least(struct haul_device *dev, const struct haul_engine_opts *opts,
+static uint64_t host_least(int nunits, const struct haul_engine_opts *opts,
                            const struct haul_unit_desc *desc)
 {
     struct haul_engine_opts o = *opts;
@@ -89,9 +91,9 @@ static uint64_t host_least(struct haul_device *dev, const struct haul_engine_opt
 
     o.host_mem_bytes = 1;
     check(haul_engine_open(&o, &engine));
-    for (int i = 0; i < UNITS; i++) {
+    for (int i = 0; i < nunits; i++) {
         struct haul_unit_desc d = *desc;
-        char name[] = {(char)('0' + i), '\0'};
+        char name[] = {(char)('a' + i), '\0'};
 
         d.name = name;
         check(haul_engine_add_unit(engine, &d, &unit));
@@ -111,11 +113,11 @@ static void open_run(struct run *r, const struct haul_engine_opts *opts)
         .struct_size = sizeof d, .name = name, .tensors = &tensor, .ntensors = 1};
 
     o.device = r->dev;
-    o.host_mem_bytes = o.nnvme_dirs ? host_least(r->dev, &o, &d) : o.host_mem_bytes;
+    o.host_mem_bytes = o.nnvme_dirs ? host_least(r->nunits, &o, &d) : o.host_mem_bytes;
     check(haul_device_stream_open(r->dev, &r->stream));
     check(haul_engine_open(&o, &r->engine));
-    for (int i = 0; i < UNITS; i++) {
-        name[1] = (char)('0' + i);
+    for (int i = 0; i < r->nunits; i++) {
+        name[1] = (char)('a' + i);
         check(haul_engine_add_unit(r->engine, &d, &r->unit[i]));
     }
     check(haul_engine_build(r->engine));
@@ -132,7 +134,7 @@ static void close_run(struct run *r)
 
 static void forward(struct run *r, unsigned step)
 {
-    for (int i = 0; i < UNITS; i++) {
+    for (int i = 0; i < r->nunits; i++) {
         struct use *u = &r->use[r->nuses++];
 
         u->step = step;
@@ -144,7 +146,7 @@ static void forward(struct run *r, unsigned step)
 
 static void backward(struct run *r, unsigned step)
 {
-    for (int i = UNITS; i-- > 0;) {
+    for (int i = r->nunits; i-- > 0;) {
         struct use *u = &r->use[r->nuses++];
 
         u->step = step;
@@ -201,24 +203,26 @@ static struct haul_engine_opts engine_opts(enum haul_offload offload, enum haul_
 }
 
 /* The emulated device, nothing overlapping. */
-static void reference(struct run *r, unsigned passes)
+static void reference(struct run *r, int nunits, unsigned passes)
 {
     struct haul_engine_opts o = engine_opts(HAUL_OFFLOAD_ALL, HAUL_MASTER_FP32, passes);
 
     o.overlap = 0;
+    r->nunits = nunits;
     check(haul_device_host_open(NULL, &r->dev));
     train(r, &o);
 }
 
-static void hold_with(struct haul_engine_opts o, unsigned delay_us, const char *where)
+static void hold_with(struct haul_engine_opts o, int nunits, unsigned nseeds, const char *where)
 {
     static struct run want, got;
 
     fake_load();
     for (o.passes = 1; o.passes < 3; o.passes++) {
-        reference(&want, o.passes);
-        for (unsigned seed = 1; seed <= SEEDS; seed++) {
-            fake.configure(&(struct fake_cuda_config){.seed = seed, .delay_us = delay_us});
+        reference(&want, nunits, o.passes);
+        got.nunits = nunits;
+        for (unsigned seed = 1; seed <= nseeds; seed++) {
+            fake.configure(&(struct fake_cuda_config){.seed = seed, .delay_us = 1500});
             check(haul_device_cuda_open(NULL, &got.dev));
             train(&got, &o);
             compare(&got, &want, where, seed);
@@ -229,7 +233,7 @@ static void hold_with(struct haul_engine_opts o, unsigned delay_us, const char *
 
 static void hold(enum haul_offload offload, enum haul_master master, const char *where)
 {
-    hold_with(engine_opts(offload, master, 1), 1500, where);
+    hold_with(engine_opts(offload, master, 1), UNITS, SEEDS, where);
 }
 
 Test(cuda_order, no_use_is_overtaken_with_offload_none)
@@ -261,7 +265,7 @@ Test(cuda_order, no_use_is_overtaken_with_state_paged_to_nvme)
     o.nvme_dirs = &dir;
     o.nnvme_dirs = 1;
     o.io_method = HAUL_IO_THREADS;
-    hold_with(o, 6000, "paged"); /* longer than a read from the drive */
+    hold_with(o, UNITS_PAGED, SEEDS / 2, "paged");
 }
 
 /* ---- the stash ---- */
@@ -331,6 +335,7 @@ Test(cuda_order, no_checkpoint_on_the_stash_is_overtaken)
     o.stash_entry_bytes = WORDS * sizeof(uint32_t);
     for (unsigned seed = 1; seed <= SEEDS; seed++) {
         fake.configure(&(struct fake_cuda_config){.seed = seed, .delay_us = 1500});
+        r.nunits = UNITS;
         check(haul_device_cuda_open(NULL, &r.dev));
         open_run(&r, &o);
         for (int round = 0; round < 2; round++)
