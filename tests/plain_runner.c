@@ -1,5 +1,5 @@
 /* Runs every registered case in one process; argv: names (or parts of names) to run. PLAIN_SKIP in the
- * environment: parts of names, one space apart, to skip because a tool cannot run them. TAP on stdout. */
+ * environment: parts of names, apart by white space, to skip because a tool cannot run them. TAP on stdout. */
 #include <stdarg.h>
 
 #include "suite.h"
@@ -41,7 +41,7 @@ static int skipped(const struct plain_case *c)
 
     snprintf(full, sizeof full, "%s.%s", c->suite, c->name);
     snprintf(parts, sizeof parts, "%s", getenv("PLAIN_SKIP") ? getenv("PLAIN_SKIP") : "");
-    while ((part = strsep(&rest, " ")))
+    while ((part = strsep(&rest, " \n")))
         if (*part && strstr(full, part))
             return 1;
     return 0;
