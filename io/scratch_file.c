@@ -3,26 +3,23 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "fail.h"
 #include "sys.h"
 #include "sys_file.h"
 
 #define PREFIX ".haul-scratch."
 
-int hl_scratch_no_tmpfile;
-
 static int named_file(int dirfd, int flags)
 {
-    static atomic_uint serial;
     char name[64];
     int fd, rc;
 
-    snprintf(name, sizeof name, PREFIX "%d.%u", (int)getpid(), atomic_fetch_add(&serial, 1));
+    snprintf(name, sizeof name, PREFIX "%d.%llu", (int)getpid(), (unsigned long long)hl_clock_ns());
     fd = hl_sys_open(dirfd, name, O_RDWR | O_CREAT | O_EXCL | flags, 0600);
     if (fd < 0)
         return fd;
@@ -40,10 +37,8 @@ static int named_file(int dirfd, int flags)
 
 int hl_scratch_file(int dirfd, int flags)
 {
-    int fd = -EOPNOTSUPP;
+    int fd = hl_sys_open(dirfd, ".", O_TMPFILE | O_RDWR | flags, 0600);
 
-    if (!hl_scratch_no_tmpfile)
-        fd = hl_sys_open(dirfd, ".", O_TMPFILE | O_RDWR | flags, 0600);
     if (fd == -EOPNOTSUPP || fd == -EISDIR || fd == -ENOENT)
         fd = named_file(dirfd, flags);
     return fd;

@@ -9,7 +9,4 @@ int hl_scratch_file(int dirfd, int flags);
 /* Remove named scratch files whose maker died between making and removing. */
 int hl_scratch_sweep(int dirfd);
 
-/* Tests: behave as if O_TMPFILE were refused. */
-extern int hl_scratch_no_tmpfile;
-
 #endif

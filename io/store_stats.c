@@ -12,6 +12,7 @@ void hl_meter_move(struct hl_meter *m, int by, uint64_t now_ns)
     if (m->inflight) {
         m->s.busy_ns += span_ns;
         m->depth_ns += span_ns * m->inflight;
+        m->s.depth_ns[31 - __builtin_clz(m->inflight)] += span_ns;
     }
     m->since_ns = now_ns;
     m->inflight += (uint32_t)by;

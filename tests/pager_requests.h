@@ -512,7 +512,7 @@ Test(pager, statistics_count_what_happened)
 {
     struct haul_store_stats st = {.struct_size = sizeof st};
     unsigned char *m = memory(4 * BLK);
-    uint64_t in_buckets = 0;
+    uint64_t in_buckets = 0, at_depths = 0;
     char dir[128];
 
     cr_assert(place_make(0, dir));
@@ -536,6 +536,9 @@ Test(pager, statistics_count_what_happened)
     for (unsigned i = 0; i < HAUL_LATENCY_BUCKETS; i++)
         in_buckets += st.read.latency[i];
     cr_assert_eq(in_buckets, 3);
+    for (unsigned i = 0; i < HAUL_DEPTH_BUCKETS; i++)
+        at_depths += st.write.depth_ns[i];
+    cr_assert_eq(at_depths, st.write.busy_ns);
     cr_assert(st.write.mean_depth >= 1 && st.write.mean_depth <= 5, "%g", st.write.mean_depth);
     st.struct_size = 3;
     MUST_FAIL(HAUL_E_ABI, haul_store_stat(s, &st));

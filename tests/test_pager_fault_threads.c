@@ -16,7 +16,6 @@
                                                   [HL_FAULT_DELAY] = 150,                          \
                                                   [HL_FAULT_STALE] = 100}})
 #include "pager_case.h"
-#include "scratch_file.h"
 
 #include "pager_requests.h"
 #include "pager_durable.h"

@@ -4,7 +4,6 @@
 #define METHOD         (&hl_method_uring)
 #define METHOD_BEGIN() ((void)0)
 #include "pager_case.h"
-#include "scratch_file.h"
 
 #include "pager_requests.h"
 #include "pager_durable.h"

@@ -119,7 +119,7 @@ static void report_pages(struct hl_doctor *doc, const struct haul_pool *pool)
                   fraction * 100, stats.bytes, stats.hugetlb_bytes);
 }
 
-static void try_threads(struct hl_doctor *doc, const char *dir, struct haul_pool *pool, void *data)
+static void try_threads(struct hl_doctor *doc, const char *dir, void *data)
 {
     struct haul_store *store;
     int rc = open_store(dir, NULL, HAUL_IO_THREADS, &store);
@@ -148,7 +148,7 @@ void hl_doctor_io(struct hl_doctor *doc, const char *dir)
         return;
     }
     report_pages(doc, pool);
-    try_threads(doc, dir, pool, data);
+    try_threads(doc, dir, data);
     rc = open_store(dir, pool, HAUL_IO_AUTO, &store);
     if (rc == 0) {
         rc = write_and_read(store, data);

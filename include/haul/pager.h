@@ -378,6 +378,7 @@ int haul_store_get_info(struct haul_store *store, struct haul_store_info *info);
 
 /* Bucket i counts requests that took [2^i, 2^(i+1)) microseconds; the first and last are open. */
 #define HAUL_LATENCY_BUCKETS 24
+#define HAUL_DEPTH_BUCKETS   12
 
 struct haul_direction_stats {
     uint64_t requests, failed;
@@ -386,8 +387,9 @@ struct haul_direction_stats {
     uint64_t blocks;     /* transfers */
     uint64_t bounced;    /* of those, through a bounce block */
     uint64_t latency[HAUL_LATENCY_BUCKETS];
-    uint64_t busy_ns;  /* time with at least one transfer in flight */
-    double mean_depth; /* transfers in flight, over busy_ns */
+    uint64_t busy_ns;                      /* time with at least one transfer in flight */
+    double mean_depth;                     /* transfers in flight, over busy_ns */
+    uint64_t depth_ns[HAUL_DEPTH_BUCKETS]; /* of busy_ns, with [2^i, 2^(i+1)) in flight */
 };
 
 struct haul_store_stats {
