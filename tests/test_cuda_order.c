@@ -7,7 +7,7 @@
 #include "haul/engine.h"
 #include "test_cuda_fixture.h"
 
-enum { UNITS = 5, UNITS_PAGED = 12, ELEMS = 3000, STEPS = 3, SEEDS = 10 };
+enum { UNITS = 5, UNITS_PAGED = 12, STEPS = 3, SEEDS = 10 };
 enum { MOST = UNITS_PAGED * 5 * STEPS };
 
 static void check(int rc)
@@ -33,6 +33,8 @@ struct run {
     uint64_t digest;
 };
 
+static int elems; /* of a unit; the same for all runs of a case */
+
 static void pause_us(unsigned us)
 {
     hl_clock_sleep_until(hl_clock_ns() + us * UINT64_C(1000));
@@ -43,7 +45,7 @@ static double sum_of(const struct haul_view *w)
     const uint16_t *p = haul_view_tensor(w, 0);
     double sum = 0;
 
-    for (int i = 0; i < ELEMS; i++)
+    for (int i = 0; i < elems; i++)
         sum += (double)hl_bf16_to_float(p[i]) * (1 + i % 3);
     return sum;
 }
@@ -65,7 +67,7 @@ static void look_and_write(void *user)
 
     for (int half = 0; half < 2; half++) {
         u->saw[half] = sum_of(&u->w);
-        for (int i = half * ELEMS / 2; i < (half + 1) * ELEMS / 2; i++)
+        for (int i = half * elems / 2; i < (half + 1) * elems / 2; i++)
             g[i] += (float)(i % 7 + 1) * 0.125f + (float)u->step;
         pause_us(half ? 0 : 100); /* short: copies of gradients fall behind */
     }
@@ -107,7 +109,7 @@ static uint64_t host_least(int nunits, const struct haul_engine_opts *opts,
 static void open_run(struct run *r, const struct haul_engine_opts *opts)
 {
     struct haul_engine_opts o = *opts;
-    struct haul_tensor tensor = {.name = "w", .ndims = 1, .shape = {ELEMS}, .dtype = HAUL_BF16};
+    struct haul_tensor tensor = {.name = "w", .ndims = 1, .shape = {elems}, .dtype = HAUL_BF16};
     char name[] = "u0";
     struct haul_unit_desc d = {
         .struct_size = sizeof d, .name = name, .tensors = &tensor, .ntensors = 1};
@@ -233,6 +235,7 @@ static void hold_with(struct haul_engine_opts o, int nunits, unsigned nseeds, co
 
 static void hold(enum haul_offload offload, enum haul_master master, const char *where)
 {
+    elems = 3000;
     hold_with(engine_opts(offload, master, 1), UNITS, SEEDS, where);
 }
 
@@ -265,6 +268,7 @@ Test(cuda_order, no_use_is_overtaken_with_state_paged_to_nvme)
     o.nvme_dirs = &dir;
     o.nnvme_dirs = 1;
     o.io_method = HAUL_IO_THREADS;
+    elems = 40000; /* small ones would stay in host memory, slots taking more */
     hold_with(o, UNITS_PAGED, SEEDS / 2, "paged");
 }
 
@@ -331,6 +335,7 @@ Test(cuda_order, no_checkpoint_on_the_stash_is_overtaken)
     struct haul_engine_opts o = engine_opts(HAUL_OFFLOAD_ALL, HAUL_MASTER_FP32, 1);
 
     fake_load();
+    elems = 3000;
     o.stash_entries = ENTRIES;
     o.stash_entry_bytes = WORDS * sizeof(uint32_t);
     for (unsigned seed = 1; seed <= SEEDS; seed++) {
