@@ -109,8 +109,8 @@ typedef void (*hl_device_span_fn)(void *user, enum hl_device_lane lane, uint64_t
 /* Every back end's device begins with this. */
 struct haul_device {
     const struct hl_device_ops *ops;
-    int in_host_memory; /* 1: device memory is taken from the host's (emulated) */
-    void *span_user;    /* set before span_fn */
+    int in_host_memory;                 /* 1: device memory is taken from the host's (emulated) */
+    void *span_user;                    /* set before span_fn */
     _Atomic(hl_device_span_fn) span_fn; /* NULL: nobody listens */
 };
 
