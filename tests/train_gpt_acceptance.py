@@ -1,11 +1,7 @@
 #!/usr/bin/env python3
 """train_gpt_acceptance.py PROGRAM: the main job at its documented size: it learns, and the bits do not
 depend on where state lives or what computes the updates. A few minutes."""
-import os
-import subprocess
-import tempfile
-
-from train_gpt_runner import Skip, main, run, train
+from train_gpt_runner import in_memory_cgroup, main, train
 
 JOB = ["--layers", 4, "--dim", 128, "--heads", 4, "--seq", 128, "--batch", 8, "--steps", 300,
        "--seed", 1]
@@ -42,39 +38,24 @@ def clipping_changes_the_run():
     assert train(*JOB, "--clip", 1e9).digest != train(*JOB, "--clip", 0.01).digest
 
 
-def in_memory_cgroup(limit_bytes, flags):
-    """Run under a cgroup (v1 or v2) with this limit."""
-    for root, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-                       ("/sys/fs/cgroup", "memory.max")):
-        try:
-            group = tempfile.mkdtemp(prefix="haul-test-", dir=root)
-        except OSError:
-            continue
-        try:
-            with open(os.path.join(group, name), "w") as f:
-                f.write(str(limit_bytes))
-
-            def enter():
-                with open(os.path.join(group, "cgroup.procs"), "w") as f:
-                    f.write(str(os.getpid()))
-            return run(*flags, preexec=enter)
-        except (OSError, subprocess.SubprocessError):
-            continue
-        finally:
-            os.rmdir(group)
-    raise Skip("a memory cgroup that this user may make")
+def fp16_with_a_loss_scale_learns_as_well():
+    first = the_loss_falls_from_ln_256_to_under_2_6_and_twice_the_same.result
+    half = train(*JOB, "--dtype", "fp16")
+    assert abs(mean_of_last(half) - mean_of_last(first)) < 0.01 * mean_of_last(first), mean_of_last(half)
+    assert sum(line["skipped"] for line in half.lines[:-1]) < 10
 
 
 def a_memory_cgroup_a_little_above_the_plan_serves_and_well_below_is_refused():
     flags = ["--layers", 4, "--dim", 512, "--heads", 8, "--seq", 64, "--batch", 2, "--steps", 2]
     plan = sum(train(*flags).summary["planned"].values())
-    fits = in_memory_cgroup(plan + (96 << 20), flags)  # what libraries, stacks and BLAS take
+    fits, _ = in_memory_cgroup(plan + (96 << 20), *flags)  # what libraries, stacks and BLAS take
     assert fits.rc == 0, fits.err
-    refused = in_memory_cgroup(plan // 2, flags)
+    refused, _ = in_memory_cgroup(plan // 2, *flags)
     assert refused.rc == 1 and "short by" in refused.err and "records" in refused.err, refused.err
 
 
 main([the_loss_falls_from_ln_256_to_under_2_6_and_twice_the_same,
       every_placement_thread_count_and_instruction_set_gives_these_bits,
       layer_and_batch_order_agree_to_half_a_percent, clipping_changes_the_run,
+      fp16_with_a_loss_scale_learns_as_well,
       a_memory_cgroup_a_little_above_the_plan_serves_and_well_below_is_refused])

@@ -18,7 +18,8 @@ def help_names_every_flag():
     result = run("--help")
     assert result.rc == 0 and result.err == ""
     for flag in ("data steps layers dim heads seq batch accum order stage offload device device-mem "
-                 "host-mem nvme nvme-mem io slots slot-bytes master grad-dtype dtype lr clip seed threads link-gbps jsonl digest quiet").split():
+                 "host-mem nvme nvme-mem io slots slot-bytes master grad-dtype dtype lr clip seed "
+                 "threads link-gbps jsonl digest quiet").split():
         assert f"--{flag} " in result.out, flag
 
 
@@ -124,7 +125,8 @@ def the_same_digest_and_losses_wherever_state_lives():
     first = train(*SMALL)
     for flags, env in (([], {}), (["--offload", "none"], {}), (["--offload", "optimizer"], {}),
                        (["--threads", 1], {}), (["--threads", 2], {}), (["--window", 3], {}),
-                       (["--window", 1], {}), (["--master", "split"], {}), (["--no-overlap"], {}), (["--no-recompute"], {}),
+                       (["--window", 1], {}), (["--master", "split"], {}), (["--no-overlap"], {}),
+                       (["--no-recompute"], {}),
                        (["--stage", 0], {}), (["--link-gbps", 0.5], {}),
                        ([], {"HAUL_CPU_MASK": "c"}), ([], {"HAUL_CPU_MASK": "avx2"}),
                        ([], {"HAUL_CPU_MASK": "avx512"}), ([], {"OMP_NUM_THREADS": "1"})):

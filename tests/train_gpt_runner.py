@@ -69,6 +69,34 @@ def plan(*flags):
     return {(words[0], " ".join(words[1:-1])): int(words[-1]) for words in rows}
 
 
+def in_memory_cgroup(limit_bytes, *flags):
+    """Run in a memory cgroup (v1 or v2) with this limit; the run, and the most bytes the cgroup held."""
+    for root, limit, most in (
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max", "memory.peak")):
+        try:
+            group = tempfile.mkdtemp(prefix="haul-test-", dir=root)
+        except OSError:
+            continue
+        try:
+            with open(os.path.join(group, limit), "w") as f:
+                f.write(str(limit_bytes))
+
+            def enter():
+                with open(os.path.join(group, "cgroup.procs"), "w") as f:
+                    f.write(str(os.getpid()))
+            result = run(*flags, preexec=enter, timeout=3000)
+            with open(os.path.join(group, most)) as f:
+                return result, int(f.read())
+        except subprocess.TimeoutExpired:
+            raise
+        except (OSError, subprocess.SubprocessError):
+            continue
+        finally:
+            os.rmdir(group)
+    raise Skip("a memory cgroup that this user may make")
+
+
 def main(tests):
     """Run each test function; its name is the behaviour."""
     failed = 0
