@@ -76,17 +76,22 @@ static int submit(struct haul_engine *e, uint32_t i, bool write)
     return rc < 0 ? rc : 1;
 }
 
-/* Under lock: copies that have left their slot. */
-static void settle_copies(struct haul_engine *e, bool *poll)
+/* Under lock: copies that have left their slot. Whether any has: optim may wait for such a slot. */
+static bool settle_copies(struct haul_engine *e, bool *poll)
 {
+    bool freed = false;
+
     for (uint32_t i = 0; i < e->nparam_slots; i++) {
         if (!e->pslot[i].copying)
             continue;
-        if (e->ops->event_query(e->dev, e->pslot[i].copied) != 0)
-            e->pslot[i].copying = false;
-        else
+        if (e->ops->event_query(e->dev, e->pslot[i].copied) == 0) {
             *poll = true;
+            continue;
+        }
+        e->pslot[i].copying = false;
+        freed = true;
     }
+    return freed;
 }
 
 static bool in_window(const struct haul_engine *e, uint32_t unit)
@@ -136,7 +141,7 @@ int hl_pump_params(struct haul_engine *e, bool *poll)
     if (e->nparam_slots == 0)
         return 0;
     hl_spin_lock(&e->lock);
-    settle_copies(e, poll);
+    bool freed = settle_copies(e, poll);
     for (i = 0; i < e->nparam_slots && !write; i++)
         if (e->pslot[i].dirty && !e->pslot[i].updating) {
             e->pslot[i].dirty = false;
@@ -149,6 +154,8 @@ int hl_pump_params(struct haul_engine *e, bool *poll)
         e->pslot[chosen].reading = true;
     }
     hl_spin_unlock(&e->lock);
+    if (freed)
+        hl_gate_wake(&e->gate);
     return chosen < 0 ? 0 : submit(e, (uint32_t)chosen, write);
 }
 
