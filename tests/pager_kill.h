@@ -97,12 +97,25 @@ static void check_store(const char *dir, uint64_t acknowledged, unsigned kill)
     free(mem);
 }
 
+/* Until the second is acknowledged, 20 s at most. Returns about three commits' time in microseconds. */
+static uint64_t wait_for_commit(_Atomic uint64_t *acknowledged)
+{
+    uint64_t ms = 0, first_ms = 0;
+
+    for (; atomic_load(acknowledged) < 2 && ms < 20000; ms++) {
+        if (atomic_load(acknowledged) == 0)
+            first_ms = ms;
+        usleep(1000);
+    }
+    return (ms - first_ms) * 3000 + 50000;
+}
+
 static void kill_many(const char *dir, const struct hl_method_ops *ops, unsigned nkills,
                       uint64_t seed)
 {
     _Atomic uint64_t *acknowledged =
         mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    uint64_t state = seed;
+    uint64_t state = seed, span_us = 1;
 
     for (unsigned i = 0; i < nkills; i++) {
         int status;
@@ -110,8 +123,12 @@ static void kill_many(const char *dir, const struct hl_method_ops *ops, unsigned
 
         if (child == 0)
             write_until_killed(dir, ops, acknowledged);
-        /* The first needs time to write the space once; later ones are hit early and late. */
-        usleep((useconds_t)(next_random(&state) % (i == 0 ? 1000000 : 350000)));
+        /* The first writes the space once, and shows how long a commit takes; later ones are hit
+         * before, in and between commits. */
+        if (i == 0)
+            span_us = wait_for_commit(acknowledged);
+        else
+            usleep((useconds_t)(next_random(&state) % span_us));
         kill(child, SIGKILL);
         cr_assert_eq(waitpid(child, &status, 0), child);
         cr_assert(WIFSIGNALED(status), "the child gave up by itself: %d",
