@@ -361,7 +361,12 @@ int toy_step(struct toy *t, struct haul_report *report)
     group_values(t, groups);
     for (unsigned p = 0; rc == 0 && p < t->cfg.passes; p++)
         rc = one_pass(t, p);
-    return rc < 0 ? rc : haul_engine_step(t->engine, &step, report);
+    if (rc == 0)
+        rc = haul_engine_step(t->engine, &step, report);
+    /* What a failed step has queued still uses work[]. */
+    if (rc < 0 && haul_device_stream_sync(t->dev, t->stream) < 0)
+        fprintf(stderr, "toy: %s\n", haul_last_error());
+    return rc;
 }
 
 /* ---- on plain arrays ---- */

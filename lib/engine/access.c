@@ -328,5 +328,8 @@ int haul_engine_fill(struct haul_engine *e, haul_fill_fn fn, void *user)
             rc = fill_tensor(u, t, fn, user);
         u->nsteps = 0;
     }
-    return finish(e, 0, rc);
+    rc = finish(e, 0, rc);
+    if (rc == 0)
+        hl_report_rebase(e); /* a fill is no part of the first step */
+    return rc;
 }
