@@ -360,8 +360,6 @@ static int measure_rows(struct bench *b, const struct hl_bench_io_opts *opts)
         if (rc == 0)
             rc = add_row(b->rows, "haul", names[pages], huge, &pass);
     }
-    if (rc == 0 && hl_fio_version())
-        rc = libaio_rows(b);
     return rc;
 }
 
@@ -403,6 +401,8 @@ static int run(const struct request *req)
     if (rc < 0)
         goto drop_rows;
     rc = measure(&b);
+    if (rc == 0 && req->page_rows && hl_fio_version())
+        rc = libaio_rows(&b);
     if (rc == 0) {
         root = describe(&b);
         rc = print(&b, root);
