@@ -13,7 +13,7 @@ def mean_of_last(result, n=20):
 
 def the_loss_falls_from_ln_256_to_under_2_6_and_twice_the_same():
     first, again = train(*JOB, "--offload", "all"), train(*JOB, "--offload", "all")
-    assert 5.3 < first.losses[0] < 5.8, first.losses[0]
+    assert 5.45 < first.losses[0] < 5.75, first.losses[0]
     assert mean_of_last(first) < 2.6, mean_of_last(first)
     assert (again.digest, again.losses) == (first.digest, first.losses)
     the_loss_falls_from_ln_256_to_under_2_6_and_twice_the_same.result = first
