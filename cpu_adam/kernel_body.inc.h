@@ -27,7 +27,7 @@
 
 #define INLINE     static inline __attribute__((always_inline))
 #define STEP       32   /* elements of one round: a cache line of halves */
-#define AHEAD      2816 /* bytes; 1 KiB is 15% slower on one thread here (haul bench adam) */
+#define AHEAD      2816 /* bytes; 1 KiB is up to 15% slower, none 7% (haul bench adam) */
 #define STREAMS    2    /* of the norm: chains of fmaf that overlap */
 #define NORM_AHEAD 4096
 #define UNROLL     _Pragma("GCC unroll 8")

@@ -16,6 +16,9 @@
 
 #define PAGE (UINT64_C(2) << 20)
 
+/* Arrays at one offset within a page meet in one memory channel: 3% slower. */
+#define STAGGER (21 * 64)
+
 /* Bytes per element that every case can need: gradient, the same in FP32, master, m, v, 16 bits. */
 #define ARENA_BYTES_PER_ELEM (4 + 4 + 4 + 4 + 4 + 2)
 
@@ -37,7 +40,7 @@ static char *carve(char **next, uint64_t bytes)
 {
     char *p = *next;
 
-    *next += (bytes + PAGE - 1) / PAGE * PAGE;
+    *next += (bytes + PAGE - 1) / PAGE * PAGE + STAGGER;
     return p;
 }
 

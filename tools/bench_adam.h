@@ -16,7 +16,7 @@ struct hl_bench_opts {
     unsigned repeats;
 };
 
-/* Arrays of elems elements, each on a page of its own. */
+/* Arrays of elems elements, on pages of their own, no two at one offset within 4096 bytes. */
 struct hl_bench_arena {
     char *base;
     uint64_t bytes;
