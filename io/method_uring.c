@@ -198,6 +198,14 @@ static void fill_sqe(const struct uring *u, struct io_uring_sqe *sqe, const stru
     io_uring_sqe_set_data64(sqe, t->tag);
 }
 
+/* The kernel merges neighbours on the drive that enter it in batches of three or more: the drive would not
+ * see the block size that was chosen. What is refused here stays queued for the next reap. */
+static void enter_in_pairs(struct uring *u)
+{
+    if (io_uring_sq_ready(&u->ring) >= 2)
+        (void)io_uring_submit(&u->ring);
+}
+
 static int uring_start(struct hl_method *m, const struct hl_transfer *t)
 {
     struct uring *u = (struct uring *)m;
@@ -206,6 +214,7 @@ static int uring_start(struct hl_method *m, const struct hl_transfer *t)
     if (!sqe)
         return -EAGAIN; /* earlier ones are not taken by the kernel yet; reap submits them */
     fill_sqe(u, sqe, t);
+    enter_in_pairs(u);
     return 0;
 }
 

@@ -13,18 +13,16 @@
 #include "store.h"
 #include "sys.h"
 
-/* A record is this many blocks; this many records are in memory at once. */
-#define RECORD_BLOCKS 16u
-#define NSLOTS        6u
-/* How far reads run ahead, and writes behind. */
-#define AHEAD 2u
+/* Records in memory at once; and how far reads run ahead, and writes behind. */
+#define NSLOTS 6u
+#define AHEAD  2u
 
 struct hl_bench_io {
     struct hl_bench_io_opts opts;
     struct haul_store *store;
     struct haul_pool *pool;
-    char *mem; /* NSLOTS records */
-    uint64_t record_bytes;
+    char *mem; /* NSLOTS of the largest records */
+    uint64_t bytes, record_bytes;
     uint32_t nrecords;
     double huge_fraction;
 };
@@ -110,13 +108,15 @@ static int open_pool(struct hl_bench_io *b)
 
 /* ---- opening ---- */
 
-static int make_records(struct hl_bench_io *b)
+/* The records for such depths. */
+static void cut(struct hl_bench_io *b, uint32_t reads, uint32_t writes)
 {
-    int rc = 0;
+    uint32_t depth = reads > writes ? reads : writes;
+    uint64_t blocks = (depth + NSLOTS - 1) / NSLOTS;
 
-    for (uint32_t i = 0; rc == 0 && i < b->nrecords; i++)
-        rc = haul_extent_create(b->store, i, b->record_bytes);
-    return rc;
+    b->record_bytes =
+        b->opts.record_bytes ? b->opts.record_bytes : blocks * b->opts.store.block_bytes;
+    b->nrecords = (uint32_t)((b->bytes + b->record_bytes - 1) / b->record_bytes);
 }
 
 int hl_bench_io_open(const struct hl_bench_io_opts *opts, struct hl_bench_io **out)
@@ -130,20 +130,21 @@ int hl_bench_io_open(const struct hl_bench_io_opts *opts, struct hl_bench_io **o
         return rc;
     b = mem;
     b->opts = *opts;
-    b->record_bytes = (uint64_t)opts->store.block_bytes * RECORD_BLOCKS;
-    b->nrecords = (uint32_t)(opts->bytes / b->record_bytes);
-    if (b->nrecords < 2 * NSLOTS)
-        rc = hl_fail(-EINVAL, "%llu bytes are too few: at least %llu with blocks of %u",
-                     (unsigned long long)opts->bytes,
-                     (unsigned long long)b->record_bytes * 2 * NSLOTS, opts->store.block_bytes);
+    b->bytes = opts->bytes / opts->store.block_bytes * opts->store.block_bytes;
+    cut(b, opts->store.read_depth, opts->store.write_depth);
+    if (b->bytes < HL_BENCH_IO_LEAST(b->record_bytes))
+        rc = hl_fail(
+            -EINVAL, "%llu bytes are too few: at least %llu with blocks of %u and such depths",
+            (unsigned long long)opts->bytes, (unsigned long long)HL_BENCH_IO_LEAST(b->record_bytes),
+            opts->store.block_bytes);
     if (rc == 0)
         rc = open_pool(b);
-    b->opts.store.capacity_bytes = b->record_bytes * b->nrecords;
+    b->opts.store.capacity_bytes = b->bytes;
     b->opts.store.pool = b->pool;
     if (rc == 0)
         rc = haul_store_open(&b->opts.store, &b->store);
     if (rc == 0)
-        rc = make_records(b);
+        rc = haul_extent_create(b->store, 0, b->bytes);
     if (rc == 0)
         rc = hl_bench_io_pass(b, HL_IO_WRITE, &ignored);
     if (rc < 0)
@@ -165,6 +166,18 @@ struct haul_store *hl_bench_io_store(struct hl_bench_io *b)
     return b->store;
 }
 
+uint64_t hl_bench_io_bytes(const struct hl_bench_io *b)
+{
+    return b->bytes;
+}
+
+void hl_bench_io_set_depths(struct hl_bench_io *b, uint32_t reads, uint32_t writes)
+{
+    b->store->read.limit = reads; /* nothing is in flight; the next submit publishes it */
+    b->store->write.limit = writes;
+    cut(b, reads, writes);
+}
+
 double hl_bench_io_huge_fraction(const struct hl_bench_io *b)
 {
     return b->huge_fraction;
@@ -179,10 +192,11 @@ void hl_bench_io_verify(struct hl_bench_io *b, enum haul_verify verify)
 
 static int submit(struct hl_bench_io *b, int write, uint32_t record, uint64_t *token)
 {
+    uint64_t at = record * b->record_bytes, left = b->bytes - at;
     struct haul_io io = {.write = write,
-                         .extent = record,
+                         .offset = at,
                          .buf = b->mem + (record % NSLOTS) * b->record_bytes,
-                         .bytes = b->record_bytes};
+                         .bytes = left < b->record_bytes ? left : b->record_bytes};
 
     return haul_store_submit(b->store, &io, token);
 }
@@ -242,7 +256,7 @@ static double cpu_seconds(void)
 int hl_bench_io_pass(struct hl_bench_io *b, enum hl_io_pattern pattern, struct hl_io_pass *out)
 {
     uint64_t reads[NSLOTS] = {0}, writes[NSLOTS] = {0}, begun_ns = hl_clock_ns();
-    double cpu = cpu_seconds(), gb = (double)(b->record_bytes * b->nrecords) / 1e9;
+    double cpu = cpu_seconds(), gb = (double)b->bytes / 1e9;
     int rc;
 
     if (pattern == HL_IO_MIXED) {

@@ -18,11 +18,13 @@ enum hl_bench_pages {
 struct hl_bench_io_opts {
     struct haul_store_opts store; /* dirs, blocks, depths, method, verify */
     uint64_t bytes;               /* of data */
+    uint64_t record_bytes;        /* a multiple of the block; 0: all records in memory hold as many
+                                     blocks as may be in flight, which is what fio has */
     enum hl_bench_pages pages;
 };
 
-/* The least bytes of a store with such blocks. */
-#define HL_BENCH_IO_LEAST(block_bytes) ((uint64_t)(block_bytes)*16 * 12)
+/* The least bytes of a store with such records. */
+#define HL_BENCH_IO_LEAST(record_bytes) ((uint64_t)(record_bytes)*12)
 
 struct hl_io_pass {
     double gb_per_s;     /* bytes both ways */
@@ -35,6 +37,10 @@ struct hl_bench_io;
 int hl_bench_io_open(const struct hl_bench_io_opts *opts, struct hl_bench_io **out);
 void hl_bench_io_close(struct hl_bench_io *b);
 struct haul_store *hl_bench_io_store(struct hl_bench_io *b);
+/* Of data, in whole blocks. */
+uint64_t hl_bench_io_bytes(const struct hl_bench_io *b);
+/* No more than the store was opened with. */
+void hl_bench_io_set_depths(struct hl_bench_io *b, uint32_t reads, uint32_t writes);
 double hl_bench_io_huge_fraction(const struct hl_bench_io *b);
 /* For the passes from now on; a write pass must come before checked reads. */
 void hl_bench_io_verify(struct hl_bench_io *b, enum haul_verify verify);

@@ -8,6 +8,8 @@
 
 /* The optimizer's rate is taken on at most so much. */
 #define OPTIM_PARAMS (UINT64_C(64) << 20)
+/* Records of the drive's roof: about what a ring of slots holds. */
+#define ROOF_RECORD_BLOCKS 16u
 
 void hl_samples_add(struct hl_samples *s, double v)
 {
@@ -56,8 +58,9 @@ static int open_roof(const struct hl_step_model_opts *opts, struct hl_rate_meter
 
     m->block_bytes = hl_block_for(hl_step_record_bytes(opts, opts->params / opts->units));
     m->roof_bytes = hl_step_record_bytes(opts, opts->params);
-    if (m->roof_bytes < HL_BENCH_IO_LEAST(m->block_bytes))
-        m->roof_bytes = HL_BENCH_IO_LEAST(m->block_bytes);
+    o.record_bytes = m->block_bytes * ROOF_RECORD_BLOCKS;
+    if (m->roof_bytes < HL_BENCH_IO_LEAST(o.record_bytes))
+        m->roof_bytes = HL_BENCH_IO_LEAST(o.record_bytes);
     haul_store_opts_init(&o.store);
     o.store.dirs = opts->dirs;
     o.store.ndirs = opts->ndirs;

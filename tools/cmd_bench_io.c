@@ -106,7 +106,7 @@ static int run_fio(struct bench *b)
         enum hl_io_pattern p = pass_order[i];
         struct hl_io_pass pass;
 
-        rc = fio_pass(b, b->req->bytes, &b->best[p], p, &pass);
+        rc = fio_pass(b, hl_bench_io_bytes(b->io), &b->best[p], p, &pass);
         b->fio.gb_per_s[p][b->fio.n] = pass.gb_per_s;
         b->fio.cpu[p][b->fio.n] = pass.cpu_s_per_gb;
     }
@@ -123,7 +123,7 @@ static const struct hl_fio_job sweep[] = {
 
 static int try_job(struct bench *b, const struct hl_fio_job *job, double *best)
 {
-    uint64_t bytes = b->req->bytes < SWEEP_BYTES ? b->req->bytes : SWEEP_BYTES;
+    uint64_t all = hl_bench_io_bytes(b->io), bytes = all < SWEEP_BYTES ? all : SWEEP_BYTES;
 
     for (unsigned p = 0; p < HL_IO_NPATTERNS; p++) {
         struct hl_io_pass pass;
@@ -359,12 +359,14 @@ static int libaio_rows(struct bench *b)
     int rc = hl_scattered_file(path, 64u << 20);
 
     if (rc == 0)
-        rc = hl_fio_pass(hl_bench_io_store(b->io), b->req->bytes, &scattered, HL_IO_READ, &pass);
+        rc = hl_fio_pass(hl_bench_io_store(b->io), hl_bench_io_bytes(b->io), &scattered, HL_IO_READ,
+                         &pass);
     unlink(path);
     if (rc == 0)
         rc = add_row(b->rows, "libaio 1 MiB x 8", "scattered", 0, &pass);
     if (rc == 0)
-        rc = hl_fio_pass(hl_bench_io_store(b->io), b->req->bytes, &fresh, HL_IO_READ, &pass);
+        rc = hl_fio_pass(hl_bench_io_store(b->io), hl_bench_io_bytes(b->io), &fresh, HL_IO_READ,
+                         &pass);
     return rc == 0 ? add_row(b->rows, "libaio 1 MiB x 8", "fresh", 0, &pass) : rc;
 }
 

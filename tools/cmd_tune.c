@@ -33,7 +33,7 @@ struct setting {
     char method[16], device[32], model[64];
 };
 
-static const uint32_t blocks[] = {1u << 20, 2u << 20, 4u << 20, 8u << 20};
+static const uint32_t blocks[] = {512u << 10, 1u << 20, 2u << 20, 4u << 20, 8u << 20};
 static const uint32_t depths[] = {2, 4, 8, 12, 16, 24, 32};
 #define NDEPTHS (sizeof depths / sizeof *depths)
 
@@ -42,13 +42,6 @@ static int ascending(const void *a, const void *b)
     double x = *(const double *)a, y = *(const double *)b;
 
     return x < y ? -1 : x > y;
-}
-
-/* Nothing is in flight; the next submit publishes the limits to the I/O thread. */
-static void set_depths(struct hl_bench_io *io, uint32_t reads, uint32_t writes)
-{
-    hl_bench_io_store(io)->read.limit = reads;
-    hl_bench_io_store(io)->write.limit = writes;
 }
 
 static int median_pass(struct hl_bench_io *io, enum hl_io_pattern pattern, double *gb_per_s)
@@ -78,7 +71,7 @@ static int tune_depth(struct hl_bench_io *io, enum hl_io_pattern pattern, uint32
     for (unsigned i = 0; i < NDEPTHS; i++) {
         int rc;
 
-        set_depths(io, depths[i], depths[i]);
+        hl_bench_io_set_depths(io, depths[i], depths[i]);
         rc = median_pass(io, pattern, &speeds[i]);
         if (rc < 0)
             return rc;
@@ -126,7 +119,7 @@ static int tune_block(const char *dir, uint64_t bytes, uint32_t block, struct se
     rc = tune_depth(io, HL_IO_WRITE, &out->write_depth, &out->write);
     if (rc == 0)
         rc = tune_depth(io, HL_IO_READ, &out->read_depth, &out->read);
-    set_depths(io, out->read_depth, out->write_depth);
+    hl_bench_io_set_depths(io, out->read_depth, out->write_depth);
     if (rc == 0)
         rc = median_pass(io, HL_IO_MIXED, &out->mixed);
     if (rc == 0)
