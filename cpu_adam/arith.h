@@ -6,7 +6,7 @@
  * BF16, FP16) and arrays that do not overlap.
  *
  * A NaN is stored as 7fc00000 (BF16 7fc0, FP16 7e00). BF16 is rounded half away from zero, FP16 half to
- * even. Denormals are kept, whatever the caller's MXCSR says.
+ * even. Denormals are zero to arithmetic, whatever the caller's MXCSR says.
  */
 #ifndef HL_ARITH_H
 #define HL_ARITH_H

@@ -1,7 +1,8 @@
 /*
  * fp_env.h: the floating-point environment that every bit of this room depends on: round to nearest,
- * denormals kept, no traps. A trainer may have set another (PyTorch flushes denormals on request), so
- * each thread enters and leaves it around its work.
+ * denormals are zero as operands and as results, no traps. Keeping them costs up to 25 times on processors
+ * that hand them to microcode. A trainer may have set another environment, so each thread enters and leaves
+ * this one around its work.
  */
 #ifndef HL_FP_ENV_H
 #define HL_FP_ENV_H
@@ -15,7 +16,7 @@ static inline hl_fp_env hl_fp_env_enter(void)
 {
     hl_fp_env old = _mm_getcsr();
 
-    _mm_setcsr(0x1f80); /* all exceptions masked, to nearest, no flush to zero */
+    _mm_setcsr(0x9fc0); /* all exceptions masked, to nearest, flush to zero both ways */
     return old;
 }
 
@@ -33,7 +34,7 @@ static inline hl_fp_env hl_fp_env_enter(void)
     hl_fp_env old;
 
     __asm__ volatile("mrs %0, fpcr" : "=r"(old));
-    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+    __asm__ volatile("msr fpcr, %0" : : "r"(UINT64_C(1) << 24));
     return old;
 }
 

@@ -10,38 +10,28 @@ typedef __m256 vf;
 typedef __m256i vi;
 typedef __m256i vp;
 
-/* A compiler that saw the constant would make a * b + -0 a product again. */
-static inline vf minus_zero(void)
-{
-    vf zero = _mm256_set1_ps(-0.0f);
-
-    __asm__("" : "+x"(zero));
-    return zero;
-}
-
-#define vf_set1(x)        _mm256_set1_ps(x)
-#define vf_load(p)        _mm256_loadu_ps((const float *)(p))
-#define vf_store(p, x)    _mm256_storeu_ps((float *)(p), x)
-#define vf_add(a, b)      _mm256_add_ps(a, b)
-#define vf_mul(a, b)      _mm256_fmadd_ps(a, b, minus_zero())
-#define vf_div(a, b)      _mm256_div_ps(a, b)
-#define vf_sqrt(a)        _mm256_sqrt_ps(a)
-#define vf_fma(a, b, c)   _mm256_fmadd_ps(a, b, c)
-#define vf_any_less(a, b) (_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)) != 0)
-#define vf_bits(x)        _mm256_castps_si256(x)
-#define vf_of_bits(x)     _mm256_castsi256_ps(x)
-#define vi_set1(x)        _mm256_set1_epi32(x)
-#define vi_iota()         _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
-#define vi_add(a, b)      _mm256_add_epi32(a, b)
-#define vi_xor(a, b)      _mm256_xor_si256(a, b)
-#define vi_and(a, b)      _mm256_and_si256(a, b)
-#define vi_mul(a, b)      _mm256_mullo_epi32(a, b)
-#define vi_srl(a, n)      _mm256_srli_epi32(a, n)
-#define vp_load(p)        _mm256_loadu_si256((const void *)(p))
-#define vp_store(p, x)    _mm256_storeu_si256((void *)(p), x)
-#define vp_sub(a, b)      _mm256_sub_epi16(a, b)
-#define vp_srl(a, n)      _mm256_srli_epi16(a, n)
-#define vp_zero()         _mm256_setzero_si256()
+#define vf_set1(x)      _mm256_set1_ps(x)
+#define vf_load(p)      _mm256_loadu_ps((const float *)(p))
+#define vf_store(p, x)  _mm256_storeu_ps((float *)(p), x)
+#define vf_add(a, b)    _mm256_add_ps(a, b)
+#define vf_mul(a, b)    _mm256_mul_ps(a, b)
+#define vf_div(a, b)    _mm256_div_ps(a, b)
+#define vf_sqrt(a)      _mm256_sqrt_ps(a)
+#define vf_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define vf_bits(x)      _mm256_castps_si256(x)
+#define vf_of_bits(x)   _mm256_castsi256_ps(x)
+#define vi_set1(x)      _mm256_set1_epi32(x)
+#define vi_iota()       _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
+#define vi_add(a, b)    _mm256_add_epi32(a, b)
+#define vi_xor(a, b)    _mm256_xor_si256(a, b)
+#define vi_and(a, b)    _mm256_and_si256(a, b)
+#define vi_mul(a, b)    _mm256_mullo_epi32(a, b)
+#define vi_srl(a, n)    _mm256_srli_epi32(a, n)
+#define vp_load(p)      _mm256_loadu_si256((const void *)(p))
+#define vp_store(p, x)  _mm256_storeu_si256((void *)(p), x)
+#define vp_sub(a, b)    _mm256_sub_epi16(a, b)
+#define vp_srl(a, n)    _mm256_srli_epi16(a, n)
+#define vp_zero()       _mm256_setzero_si256()
 #define vx_stream_line(p, h)                                                                       \
     do {                                                                                           \
         _mm256_stream_si256((__m256i *)(void *)(p), (h)[0]);                                       \
@@ -91,11 +81,6 @@ static inline vp vp_fp16(vf a, vf b)
 static inline vf vf_canon(vf x)
 {
     return _mm256_blendv_ps(x, vf_of_bits(vi_set1(0x7fc00000)), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-}
-
-static inline vf vf_pick_less(vf a, vf b, vf x, vf y)
-{
-    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
 
 static inline vf vf_sign(vf x)

@@ -10,24 +10,14 @@ typedef __m512 vf;
 typedef __m512i vi;
 typedef __m512i vp;
 
-/* A compiler that saw the constant would make a * b + -0 a product again. */
-static inline vf minus_zero(void)
-{
-    vf zero = _mm512_set1_ps(-0.0f);
-
-    __asm__("" : "+v"(zero));
-    return zero;
-}
-
 #define vf_set1(x)           _mm512_set1_ps(x)
 #define vf_load(p)           _mm512_loadu_ps(p)
 #define vf_store(p, x)       _mm512_storeu_ps(p, x)
 #define vf_add(a, b)         _mm512_add_ps(a, b)
-#define vf_mul(a, b)         _mm512_fmadd_ps(a, b, minus_zero())
+#define vf_mul(a, b)         _mm512_mul_ps(a, b)
 #define vf_div(a, b)         _mm512_div_ps(a, b)
 #define vf_sqrt(a)           _mm512_sqrt_ps(a)
 #define vf_fma(a, b, c)      _mm512_fmadd_ps(a, b, c)
-#define vf_any_less(a, b)    (_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ) != 0)
 #define vf_bits(x)           _mm512_castps_si512(x)
 #define vf_of_bits(x)        _mm512_castsi512_ps(x)
 #define vi_set1(x)           _mm512_set1_epi32(x)
@@ -89,11 +79,6 @@ static inline vf vf_canon(vf x)
 {
     return vf_of_bits(_mm512_mask_mov_epi32(vf_bits(x), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
                                             vi_set1(0x7fc00000)));
-}
-
-static inline vf vf_pick_less(vf a, vf b, vf x, vf y)
-{
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
 }
 
 static inline vf vf_sign(vf x)

@@ -4,10 +4,7 @@
  *   VW                          lanes of a vector: 4, 8 or 16
  *   vf, vi, vp                  VW floats, VW 32-bit integers, twice VW 16-bit halves
  *   vf_set1 vf_load vf_store vf_add vf_mul vf_div vf_sqrt
- *                               vf_mul may be written a * b + -0, which has the same bits: a product
- *                               that is denormal costs more out of some multipliers than out of fma
  *   vf_fma(a, b, c)             a * b + c, one rounding
- *   vf_pick_less(a, b, x, y)    a < b ? x : y;   vf_any_less(a, b): in any lane
  *   vf_canon(x)                 NaN becomes 7fc00000
  *   vf_sign(x)                  1, -1, or x itself when it is 0 or NaN
  *   vf_bits vf_of_bits          between vf and vi
@@ -111,19 +108,6 @@ INLINE vf blend_square(vf old, vf weight, vf neg_weight, vf new)
     return vf_fma(vf_mul(weight, new), new, vf_fma(neg_weight, old, old));
 }
 
-/* The square root; a denormal takes a divider three times as long, so such vectors are scaled up first and
- * down after: an even power of two moves no rounding. */
-INLINE vf root(vf v)
-{
-    const vf small = vf_set1(0x1p-100f);
-
-    if (__builtin_expect(!vf_any_less(v, small), 1))
-        return vf_sqrt(v);
-    vf up = vf_pick_less(v, small, vf_set1(0x1p64f), vf_set1(1));
-    vf down = vf_pick_less(v, small, vf_set1(0x1p-32f), vf_set1(1));
-    return vf_mul(vf_sqrt(vf_mul(v, up)), down);
-}
-
 INLINE struct state step_lanes(enum hl_step_kind kind, int nesterov, const struct consts *k, vf g,
                                struct state s)
 {
@@ -139,7 +123,7 @@ INLINE struct state step_lanes(enum hl_step_kind kind, int nesterov, const struc
     case HL_STEP_ADAM:
         s.m = blend(s.m, k->weight1, k->neg_weight1, g);
         s.v = blend_square(s.v, k->weight2, k->neg_weight2, g);
-        x = vf_div(vf_mul(s.m, vf_set1(HL_UPSCALE)), vf_fma(root(s.v), k->denom_scale, k->eps));
+        x = vf_div(s.m, vf_fma(vf_sqrt(s.v), k->denom_scale, k->eps));
         s.p = vf_fma(k->neg_step_size, x, s.p);
         break;
     case HL_STEP_LION:
@@ -148,7 +132,7 @@ INLINE struct state step_lanes(enum hl_step_kind kind, int nesterov, const struc
         break;
     case HL_STEP_ADAGRAD:
         s.v = vf_fma(g, g, s.v);
-        x = vf_div(vf_mul(g, vf_set1(HL_UPSCALE)), vf_add(root(s.v), k->eps));
+        x = vf_div(g, vf_add(vf_sqrt(s.v), k->eps));
         s.p = vf_fma(k->neg_step_size, x, s.p);
         break;
     case HL_STEP_SGD_MOMENTUM:

@@ -52,7 +52,7 @@ static void adam(const struct hl_step_consts *k, float g, float *p, float *m, fl
 {
     *m = blend(*m, k->weight1, g);
     *v = blend_square(*v, k->weight2, g);
-    *p = fmaf(-k->step_size, *m * HL_UPSCALE / fmaf(sqrtf(*v), k->denom_scale, k->eps), *p);
+    *p = fmaf(-k->step_size, *m / fmaf(sqrtf(*v), k->denom_scale, k->eps), *p);
 }
 
 static void lion(const struct hl_step_consts *k, float g, float *p, float *m)
@@ -64,7 +64,7 @@ static void lion(const struct hl_step_consts *k, float g, float *p, float *m)
 static void adagrad(const struct hl_step_consts *k, float g, float *p, float *v)
 {
     *v = fmaf(g, g, *v);
-    *p = fmaf(-k->step_size, g * HL_UPSCALE / (sqrtf(*v) + k->eps), *p);
+    *p = fmaf(-k->step_size, g / (sqrtf(*v) + k->eps), *p);
 }
 
 static void sgd_momentum(const struct hl_step_consts *k, float g, float *p, float *m)

@@ -1,8 +1,8 @@
 /*
  * kernel_table.h: the kernels of this room and the types that all variants share.
  *
- * Kernels know no threads, allocate nothing and cannot fail. They assume the default floating-point
- * environment (round to nearest, denormals kept), which team.c sets around them. kernel_c.c defines
+ * Kernels know no threads, allocate nothing and cannot fail. They assume the floating-point
+ * environment of fp_env.h, which team.c sets around them. kernel_c.c defines
  * every bit; the others must reproduce it (R1).
  */
 #ifndef HL_KERNEL_TABLE_H
@@ -35,10 +35,6 @@ enum hl_param_form { HL_PARAM_NONE, HL_PARAM_BF16, HL_PARAM_FP16, HL_PARAM_SPLIT
 /* BF16 moments are rounded stochastically. */
 enum hl_moment_form { HL_MOMENT_FP32, HL_MOMENT_BF16, HL_NMOMENTS };
 
-/* The numerator is scaled up before it is divided, and step_size down: a denormal m costs a divider three
- * times as long. No rounding changes, short of quotients that would have been denormal. */
-#define HL_UPSCALE 0x1p32f
-
 /* All that a step needs besides arrays; formed in double, narrowed once. */
 struct hl_step_consts {
     enum hl_step_kind kind;
@@ -53,7 +49,7 @@ struct hl_step_consts {
     float weight2;     /* 1 - beta2 */
     float denom_scale; /* 1 / sqrt(1 - beta2^t) */
     float eps;
-    float step_size; /* lr / (1 - beta1^t) / HL_UPSCALE */
+    float step_size; /* lr / (1 - beta1^t) */
     float momentum;
     int nesterov;
     int stream;   /* store a published copy that is not read again around the cache */

@@ -71,7 +71,7 @@ static void set_rates(struct hl_step_consts *k, double lr, double weight_decay, 
     k->lr = (float)lr;
     k->weight_decay = (float)weight_decay;
     k->decay = (float)(lr * weight_decay);
-    k->step_size = (float)(lr / correction1 / (double)HL_UPSCALE);
+    k->step_size = (float)(lr / correction1);
 }
 
 static double correction1_of(const struct haul_optim *opt, uint64_t t)

@@ -19,7 +19,7 @@ typedef void (*hl_team_fn)(void *ctx, uint64_t begin, uint64_t end);
  * all: OpenMP ends the threads that a smaller team leaves idle.
  *
  * Shares depend on n and the team's size alone, so that a thread meets the pages that it touched first.
- * Around fn: round to nearest, denormals kept; the caller's own environment is restored.
+ * Around fn: fp_env.h; the caller's own environment is restored.
  *
  * @param nthreads  [in] 0: haul_optim_threads(1); HAUL_THREADS_OPENMP: OpenMP's own choice
  */

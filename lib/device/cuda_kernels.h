@@ -17,9 +17,6 @@
 #define HL_CUDA_SUMSQ_THREADS 32u
 #define HL_CUDA_NORM_BLOCK    4096u
 
-/* Numerators of the optimizer are scaled up by it and step_size down, as on the CPU. */
-#define HL_CUDA_UPSCALE 0x1p32f
-
 /* What elements of an array look like in memory. */
 enum hl_cuda_form { HL_CUDA_FP32, HL_CUDA_BF16, HL_CUDA_FP16, HL_CUDA_NFORMS };
 /* What is published beside the master, and in which form the master is. */

@@ -4,7 +4,7 @@
  *   KERNEL(name, args, threads)   makes name##_body a kernel of that name
  *   DEVICE                        what stands before a function that kernels call
  *   UNROLL                        before a loop that must be unrolled
- *   f32_fma f32_mul f32_add f32_div f32_sqrt    one rounding each, to nearest, denormals kept
+ *   f32_fma f32_mul f32_add f32_div f32_sqrt    one rounding each, to nearest, denormals are zero
  *   f32_bits f32_of_bits f32_of_half half_of_f32
  *   struct vec16 {x, y, z, w}, load16, store16  16 bytes at a 16-byte boundary
  *
@@ -260,7 +260,7 @@ DEVICE void step_one(const struct hl_cuda_optim *a, float g, float *p, float *m,
     *m = blend(*m, a->weight1, g);
     *v = f32_fma(f32_mul(a->weight2, g), g, f32_fma(-a->weight2, *v, *v));
     denom = f32_fma(f32_sqrt(*v), a->denom_scale, a->eps);
-    *p = f32_fma(-a->step_size, f32_div(f32_mul(*m, HL_CUDA_UPSCALE), denom), *p);
+    *p = f32_fma(-a->step_size, f32_div(*m, denom), *p);
 }
 
 DEVICE void load_master8(enum hl_cuda_param param, const struct hl_cuda_optim *a, uint64_t i,

@@ -10,7 +10,6 @@
 #define MOST_BLOCKS UINT64_C(0x7fffffff)
 
 _Static_assert(HL_CUDA_NORM_BLOCK == HAUL_NORM_BLOCK, "one block of the norm");
-_Static_assert((uint64_t)HL_CUDA_UPSCALE == (uint64_t)HL_UPSCALE, "one scale of numerators");
 
 /* The image that nvcc made of kernels.cu; bin2c made the array. */
 extern const unsigned long long hl_cuda_fatbin[];

@@ -1,5 +1,5 @@
 /*
- * kernels.cu: cuda_kernels.inc.h for nvcc. Built with -ftz=false -prec-div=true -prec-sqrt=true -fmad=false;
+ * kernels.cu: cuda_kernels.inc.h for nvcc. Built with -ftz=true -prec-div=true -prec-sqrt=true -fmad=false;
  * the operations below are named with their rounding, so that no flag can change a bit.
  */
 #include "cuda_kernels.h"

@@ -7,6 +7,7 @@
 
 #include "cuda_kernels.h"
 #include "fake_state.h"
+#include "fp_env.h"
 
 #define FATBIN_MAGIC 0xba55ed50u
 
@@ -116,14 +117,16 @@ static int arrays_are_right(const struct fake_kernel *k, const struct fake_op *o
     return 1;
 }
 
-/* Backwards, since the order of blocks and threads must not matter. */
+/* Backwards, since the order of blocks and threads must not matter; denormals as nvcc's -ftz=true has them. */
 static void run_launch(struct fake_op *op)
 {
     const struct fake_kernel *k = op->launch.kernel;
+    hl_fp_env env = hl_fp_env_enter();
 
     for (uint64_t b = op->launch.nblocks; b-- > 0;)
         for (uint32_t t = k->nthreads; t-- > 0;)
             k->body(op->launch.args, b, t);
+    hl_fp_env_leave(env);
 }
 
 static const struct fake_kernel *kernel_of(CUfunction fn)
