@@ -4,8 +4,12 @@
  * An ordinary user of the library: only haul's public headers. Ctrl-C finishes the step and prints the
  * closing table; a second one ends at once.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <string.h>
+#include <unistd.h>
+#include "compute.h"
 #include "data.h"
 #include "progress.h"
 
@@ -97,6 +101,28 @@ static int run(const struct args *args)
     return rc;
 }
 
+/* Become the program beside this one that computes on the device asked for, with the same flags. */
+static int start_other(char **argv)
+{
+    static const char *const names[] = {
+        [DEVICE_HOST] = "train_gpt", [DEVICE_CUDA] = "train_gpt_cuda"};
+    const char *name = names[compute_device == DEVICE_HOST ? DEVICE_CUDA : DEVICE_HOST];
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof "train_gpt_cuda");
+    char *slash;
+
+    path[n < 0 ? 0 : n] = '\0';
+    slash = strrchr(path, '/');
+    strcpy(slash == NULL ? path : slash + 1, name);
+    execv(path, argv);
+    fprintf(
+        stderr,
+        "train_gpt: --device %s is served by %s, which cannot be started: %s; it is built where "
+        "nvcc is, or use --device host (emulated)\n",
+        compute_device == DEVICE_HOST ? "cuda" : "host", path, strerror(errno));
+    return EXIT_ENVIRONMENT;
+}
+
 int main(int argc, char **argv)
 {
     struct args args;
@@ -108,6 +134,8 @@ int main(int argc, char **argv)
         args_print_help();
         return EXIT_OK;
     }
+    if (args.device != compute_device)
+        return start_other(argv);
     rc = run(&args);
     if (fflush(stdout) != 0 && rc == EXIT_OK) {
         perror("train_gpt: stdout");

@@ -1,11 +1,11 @@
 /* trainer.c: see trainer.h. */
 #include "trainer.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "compute.h"
 #include "data.h"
 
 #define WARMUP_STEPS 20
@@ -40,7 +40,7 @@ static uint64_t times(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &n) ? UINT64_MAX : n;
 }
 
-static uint64_t largest_unit_elems(const struct gpt_shape *shape)
+uint64_t trainer_largest_unit_elems(const struct gpt_shape *shape)
 {
     uint64_t embed = gpt_unit_elems(shape, GPT_EMBED), block = gpt_unit_elems(shape, GPT_BLOCK);
 
@@ -59,17 +59,20 @@ static int lay_out_arena(const struct args *args, const struct gpt_shape *shape,
     uint64_t rows = shape->batch * shape->seq * shape->dim, at = 0;
     uint64_t kept = args->order == ORDER_LAYER ? args->accum : 1;
     uint64_t nacts = args->no_recompute ? kept * shape->layers : 1;
+    struct compute_bytes each;
 
+    compute_bytes(args, shape, &each);
     out->base = base;
     out->tokens = offset(base, cut(&at, args->batch * (args->seq + 1), 1));
     out->losses = offset(base, cut(&at, args->accum, sizeof(double)));
     out->weights = NULL;
-    if (args->dtype != HAUL_FP32)
-        out->weights = offset(base, cut(&at, largest_unit_elems(shape), sizeof(real)));
+    if (each.weights > 0)
+        out->weights = offset(base, cut(&at, each.weights, 1));
     out->boundaries = offset(base, cut(&at, times(kept * (shape->layers + 2), rows), sizeof(real)));
     out->dboundary = offset(base, cut(&at, times(kept, rows), sizeof(real)));
-    out->acts = offset(base, cut(&at, times(nacts, gpt_block_acts_elems(shape)), sizeof(real)));
-    out->scratch = offset(base, cut(&at, gpt_scratch_elems(shape), sizeof(real)));
+    out->acts = offset(base, cut(&at, times(nacts, each.block_acts), 1));
+    out->block_acts_bytes = each.block_acts;
+    out->scratch = offset(base, cut(&at, each.scratch, 1));
     out->bytes = at;
     return at == UINT64_MAX || at > INT64_MAX ? -EOVERFLOW : 0;
 }
@@ -81,22 +84,10 @@ static int open_arena(struct trainer *t)
 
     if (rc < 0)
         return rc;
-    rc = lay_out_arena(t->args, &t->shape, base, &t->arena);
-    gpt_scratch_bind(&t->shape, t->arena.scratch, &t->scratch);
-    return rc;
+    return lay_out_arena(t->args, &t->shape, base, &t->arena);
 }
 
-/* --- device and engine --- */
-
-static int open_device(struct trainer *t)
-{
-    struct haul_device_host_opts opts;
-
-    haul_device_host_opts_init(&opts);
-    opts.mem_bytes = t->args->device_mem_bytes;
-    opts.h2d_bytes_per_s = opts.d2h_bytes_per_s = t->args->link_gbps * 1e9;
-    return haul_device_host_open(&opts, &t->device);
-}
+/* --- the engine --- */
 
 static int open_engine(struct trainer *t)
 {
@@ -237,20 +228,16 @@ static int allocate_host(struct trainer *t)
 {
     const struct args *args = t->args;
 
-    t->jobs = calloc(TRAINER_JOBS, sizeof *t->jobs);
     t->units = calloc(t->nunits, sizeof(struct haul_unit *));
     t->tokens = malloc(args->batch * (args->seq + 1));
     t->losses = calloc(args->accum, sizeof *t->losses);
-    return t->jobs == NULL || t->units == NULL || t->tokens == NULL || t->losses == NULL ? -ENOMEM
-                                                                                         : 0;
+    return t->units == NULL || t->tokens == NULL || t->losses == NULL ? -ENOMEM : 0;
 }
 
 static int open_rest(struct trainer *t)
 {
-    int rc = open_device(t);
+    int rc = open_engine(t);
 
-    if (rc == 0)
-        rc = open_engine(t);
     if (rc == 0)
         rc = add_units(t);
     if (rc < 0 || t->args->plan_only)
@@ -260,32 +247,17 @@ static int open_rest(struct trainer *t)
         rc = open_arena(t);
     if (rc == 0)
         rc = haul_device_stream_open(t->device, &t->stream);
+    if (rc == 0)
+        rc = compute_open(t);
     return rc < 0 ? rc : fill(t);
-}
-
-static int refuse_cuda(void)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
-
-    if (driver == NULL)
-        fprintf(stderr, "train_gpt: --device cuda: no CUDA driver here (libcuda.so.1 does not "
-                        "load); install NVIDIA's driver, or use --device host (emulated)\n");
-    else
-        fprintf(stderr, "train_gpt: --device cuda: this build computes on the CPU only; use "
-                        "--device host (emulated)\n");
-    if (driver != NULL)
-        dlclose(driver);
-    return EXIT_ENVIRONMENT;
 }
 
 int trainer_open(const struct args *args, struct trainer *out)
 {
     struct trainer *t = out;
     uint32_t layers = (uint32_t)args->layers;
-    int rc;
+    int rc, code = EXIT_FAILED;
 
-    if (args->device == DEVICE_CUDA)
-        return refuse_cuda();
     *t = (struct trainer){.args = args, .nunits = layers + 2, .nvisits = layers + 3};
     t->shape = (struct gpt_shape){.layers = args->layers,
                                   .dim = args->dim,
@@ -293,7 +265,6 @@ int trainer_open(const struct args *args, struct trainer *out)
                                   .seq = args->seq,
                                   .batch = args->batch / args->accum,
                                   .nthreads = haul_optim_threads(1)};
-    gpt_model_init();
     if (lay_out_arena(args, &t->shape, NULL, &t->arena) < 0) {
         fprintf(stderr, "train_gpt: activations of more than 2^63 bytes; lower --batch, --seq, "
                         "--dim or --layers\n");
@@ -301,23 +272,27 @@ int trainer_open(const struct args *args, struct trainer *out)
     }
     rc = allocate_host(t);
     if (rc == 0)
+        rc = compute_device_open(args, &t->device);
+    if (rc == HAUL_E_DEVICE)
+        code = EXIT_ENVIRONMENT;
+    if (rc == 0)
         rc = open_rest(t);
     if (rc == 0)
         return EXIT_OK;
     fprintf(stderr, "train_gpt: %s\n",
             haul_last_error()[0] != '\0' ? haul_last_error() : haul_strerror(rc));
     trainer_close(t);
-    return EXIT_FAILED;
+    return code;
 }
 
 void trainer_close(struct trainer *t)
 {
     if (t->stream != NULL)
         haul_device_stream_close(t->device, t->stream);
+    compute_close(t);
     haul_engine_close(t->engine);
     haul_device_free(t->device, t->arena.base);
     haul_device_close(t->device);
-    free(t->jobs);
     free(t->units);
     free(t->tokens);
     free(t->losses);

@@ -5,7 +5,7 @@
  *   trainer_step   queue a step's passes on the stream (passes.c), end it, read the losses
  *   trainer_close
  *
- * Everything that computes runs as a function queued on the device's stream.
+ * What is queued on the stream there, and on which device, is the affair of compute.h.
  */
 #ifndef TRAIN_GPT_TRAINER_H
 #define TRAIN_GPT_TRAINER_H
@@ -20,24 +20,12 @@ struct arena {
     uint64_t bytes;
     uint8_t *tokens;  /* (batch, seq + 1) of the step */
     double *losses;   /* (accum,) */
-    real *weights;    /* the acquired unit widened to FP32; NULL with --dtype fp32 */
+    void *weights;    /* the acquired unit as it is computed with; NULL: as the engine shows it */
     real *boundaries; /* (kept, layers + 2, M, C): inputs of the blocks, final norm and head */
     real *dboundary;  /* (kept, M, C): gradient travelling backward */
-    real *acts;       /* (kept, layers) block activations, or one when recomputed */
-    real *scratch;
-};
-
-/* Jobs that may be queued before the trainer waits for the stream. */
-#define TRAINER_JOBS 4096
-
-/* One function queued on the stream, with all that it needs. */
-struct job {
-    struct trainer *trainer;
-    uint32_t visit, micro; /* micro: which micro-batch of the step */
-    bool backward;
-    const void *raw[GPT_MAX_TENSORS]; /* the parameters as the engine shows them */
-    const real *w[GPT_MAX_TENSORS];
-    real *g[GPT_MAX_TENSORS];
+    void *acts;       /* (kept, layers) block activations, or one when recomputed */
+    void *scratch;
+    uint64_t block_acts_bytes; /* of one block's activations */
 };
 
 struct trainer {
@@ -50,16 +38,17 @@ struct trainer {
     uint32_t nunits;
     uint32_t nvisits; /* embed, blocks, final, embed again as the head */
     struct arena arena;
-    struct gpt_scratch scratch;
-    struct job *jobs; /* (TRAINER_JOBS,) queued since the stream was last known to be done */
-    uint32_t njobs;
-    uint8_t *tokens;   /* (batch, seq + 1), host */
-    double *losses;    /* (accum,), host */
-    double loss_scale; /* of the step that is queued */
+    struct compute *compute; /* of compute.h; NULL until it is open */
+    uint8_t *tokens;         /* (batch, seq + 1), host */
+    double *losses;          /* (accum,), host */
+    double loss_scale;       /* of the step that is queued */
 };
 
 /* Learning rate of a step, from 1: a fixed warm-up, then level, so that it does not depend on --steps. */
 double trainer_lr(const struct args *args, uint64_t step);
+
+/* Elements of the largest unit. */
+uint64_t trainer_largest_unit_elems(const struct gpt_shape *shape);
 
 /* Unit u's kind. */
 static inline enum gpt_unit trainer_kind(const struct trainer *t, uint32_t u)
