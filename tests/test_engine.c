@@ -1,7 +1,9 @@
 /* The engine against a plain twin, and against itself in every placement. */
 #include <errno.h>
 #include <math.h>
+#include <string.h>
 
+#include "device_ops.h"
 #include "suite.h"
 #include "toy_model.h"
 
@@ -537,4 +539,41 @@ Test(engine, a_full_trace_drops_and_counts)
     check(toy_open(&t, &(struct toy_config){0}, 2, 4));
     cr_assert_eq(haul_engine_trace(t.engine, ev, 64, &n, &dropped), HAUL_E_STATE);
     toy_close(&t);
+}
+
+static int far_node(struct haul_device *dev)
+{
+    (void)dev;
+    return 99;
+}
+
+Test(engine, the_pool_is_placed_where_the_device_is)
+{
+    struct haul_tensor tensor = {.name = "w", .ndims = 1, .shape = {1000}, .dtype = HAUL_BF16};
+    struct haul_unit_desc desc = {.struct_size = sizeof desc,
+                                  .name = "u",
+                                  .tensors = &tensor,
+                                  .ntensors = 1,
+                                  .grad_dtype = HAUL_BF16};
+    struct haul_device_host_opts d;
+    struct haul_engine_opts o;
+    struct hl_device_ops ops;
+    struct haul_engine *engine;
+    struct haul_device *dev;
+    struct haul_unit *unit;
+
+    haul_device_host_opts_init(&d);
+    check(haul_device_host_open(&d, &dev));
+    ops = *dev->ops;
+    ops.numa_node = far_node;
+    dev->ops = &ops;
+    haul_engine_opts_init(&o);
+    o.device = dev;
+    o.offload = HAUL_OFFLOAD_ALL;
+    check(haul_engine_open(&o, &engine));
+    check(haul_engine_add_unit(engine, &desc, &unit));
+    cr_assert_eq(haul_engine_build(engine), -EINVAL); /* the node is asked for, and is not there */
+    cr_assert_not_null(strstr(haul_last_error(), "NUMA node 99"), "%s", haul_last_error());
+    haul_engine_close(engine);
+    check(haul_device_close(dev));
 }

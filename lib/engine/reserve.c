@@ -16,11 +16,17 @@ static void *cut(struct arena *a, uint64_t bytes)
     void *p = a->at;
 
     assert(bytes <= a->left_bytes);
-    if (bytes == 0)
-        return NULL;
     a->at += bytes;
     a->left_bytes -= bytes;
     return p;
+}
+
+/* What has no bytes still has a place: NULL means that it is not here. Never written to. */
+static struct arena take_nothing(void)
+{
+    static _Alignas(64) const char nothing[64];
+
+    return (struct arena){(char *)(uintptr_t)nothing, 0};
 }
 
 static int take_device(struct haul_engine *e, uint64_t bytes, struct arena *out)
@@ -28,6 +34,7 @@ static int take_device(struct haul_engine *e, uint64_t bytes, struct arena *out)
     void *p = NULL;
     int rc;
 
+    *out = take_nothing();
     if (bytes == 0)
         return 0;
     rc = e->ops->alloc(e->dev, bytes, &p);
@@ -45,6 +52,7 @@ static int take_host(struct haul_engine *e, const char *purpose, uint64_t bytes,
 {
     void *p = NULL;
 
+    *out = take_nothing();
     if (bytes == 0)
         return 0;
     int rc = haul_pool_take(e->pool, purpose, bytes, &p);
@@ -68,6 +76,8 @@ static int open_pool(struct haul_engine *e)
     haul_pool_opts_init(&opts);
     opts.segments = &seg;
     opts.nsegments = 1;
+    if (e->ops->numa_node)
+        opts.numa_node = e->ops->numa_node(e->dev);
     int rc = haul_pool_open(&opts, &e->pool);
     if (rc < 0 || !e->ops->host_register)
         return rc;
