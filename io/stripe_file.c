@@ -95,7 +95,8 @@ struct filler {
     struct haul_store *s;
     struct hl_method *m;
     char *zeros;
-    struct hl_transfer pieces[DEPTH]; /* tag: index; bytes 0: free */
+    struct hl_transfer pieces[DEPTH]; /* tag % DEPTH: index; bytes 0: free */
+    uint64_t serial;
     uint32_t inflight;
     uint64_t done_bytes, total_bytes;
 };
@@ -106,16 +107,32 @@ static int unwritable(const struct filler *f, uint32_t dir, int rc)
                    haul_strerror(rc));
 }
 
+static void report(const struct filler *f)
+{
+    if (f->s->opts.progress)
+        f->s->opts.progress(f->s->opts.progress_user, f->done_bytes, f->total_bytes);
+}
+
+/* Past the method. */
+static int write_alone(const struct filler *f, const struct hl_transfer *t)
+{
+    int rc = hl_sys_pwrite_all(f->s->fds[t->file], f->zeros, t->bytes, (off_t)t->offset);
+
+    return rc < 0 ? unwritable(f, t->file, rc) : 0;
+}
+
 /* A piece that did not go out whole goes out again, alone. */
 static int finish_piece(struct filler *f, const struct hl_done *done)
 {
     struct hl_transfer *t = &f->pieces[done->tag % DEPTH];
     int rc = 0;
 
+    if (!t->bytes || t->tag != done->tag) /* comes a second time */
+        return 0;
     if (done->result == -ENOSPC || done->result == -EDQUOT || done->result == -EIO)
         rc = unwritable(f, t->file, (int)done->result);
     else if (done->result != (int64_t)t->bytes)
-        rc = hl_sys_pwrite_all(f->s->fds[t->file], f->zeros, t->bytes, (off_t)t->offset);
+        rc = write_alone(f, t);
     f->done_bytes += t->bytes;
     t->bytes = 0;
     f->inflight--;
@@ -136,8 +153,8 @@ static int reap_pieces(struct filler *f)
 
         rc = rc < 0 ? rc : one;
     }
-    if (n > 0 && f->s->opts.progress)
-        f->s->opts.progress(f->s->opts.progress_user, f->done_bytes, f->total_bytes);
+    if (n > 0)
+        report(f);
     return rc;
 }
 
@@ -149,19 +166,27 @@ static int start_piece(struct filler *f, uint32_t dir, uint64_t at)
 
     while (f->pieces[i].bytes)
         i++;
-    f->pieces[i] = (struct hl_transfer){.tag = i,
+    f->pieces[i] = (struct hl_transfer){.tag = ++f->serial * DEPTH + i,
                                         .write = 1,
                                         .file = dir,
                                         .bytes = left < PIECE_BYTES ? (uint32_t)left : PIECE_BYTES,
                                         .offset = at,
                                         .buf = f->zeros};
     rc = f->m->ops->start(f->m, &f->pieces[i]);
-    if (rc < 0) {
-        f->pieces[i].bytes = 0;
-        return rc == -EAGAIN && f->inflight ? 0 : unwritable(f, dir, rc);
+    uint32_t bytes = f->pieces[i].bytes;
+    if (rc == 0) {
+        f->inflight++;
+        return (int)bytes;
     }
-    f->inflight++;
-    return (int)f->pieces[i].bytes;
+    if (rc == -EAGAIN && !f->inflight) { /* nothing whose end could be waited for */
+        rc = write_alone(f, &f->pieces[i]);
+        f->done_bytes += bytes;
+        f->pieces[i].bytes = 0;
+        report(f);
+        return rc < 0 ? rc : (int)bytes;
+    }
+    f->pieces[i].bytes = 0;
+    return rc == -EAGAIN ? 0 : unwritable(f, dir, rc);
 }
 
 static int fill_file(struct filler *f, uint32_t dir)

@@ -111,6 +111,44 @@ Test(pager_special, transient_errors_are_retried_within_a_bound)
     place_remove(dir);
 }
 
+static void note_progress(void *user, uint64_t done_bytes, uint64_t total_bytes)
+{
+    uint64_t *seen = user;
+
+    seen[0] = done_bytes;
+    seen[1] = total_bytes;
+}
+
+Test(pager_special, the_first_write_of_space_outlives_refusals_and_repeats)
+{
+    static const enum hl_fault_kind kinds[] = {HL_FAULT_START_REFUSED, HL_FAULT_STALE,
+                                               HL_FAULT_SHORT_ALIGNED, HL_FAULT_EINTR};
+    char dir[128];
+
+    cr_assert(place_make(0, dir));
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t rate = 500; rate <= 1000; rate += 500) {
+            const char *path = dir;
+            struct haul_store_opts o = small_opts(&path);
+            uint64_t seen[2] = {0};
+            struct haul_store *s;
+
+            o.capacity_bytes = 50 * MIB; /* more pieces than are in flight at once */
+            o.reserve = HAUL_RESERVE_WRITTEN;
+            o.progress = note_progress;
+            o.progress_user = seen;
+            arm(kinds[i], rate);
+            MUST(hl_store_open_with(&o, METHOD, &s));
+            cr_assert_gt(hl_fault_count(kinds[i]), 3);
+            cr_assert_gt(seen[1], 50 * MIB - 1);
+            cr_assert_eq(seen[0], seen[1], "kind %d: %llu of %llu bytes written", kinds[i],
+                         (unsigned long long)seen[0], (unsigned long long)seen[1]);
+            hl_fault_disarm();
+            haul_store_close(s);
+        }
+    place_remove(dir);
+}
+
 Test(pager_special, silent_damage_is_found_when_read)
 {
     static const enum hl_fault_kind kinds[] = {HL_FAULT_LOST, HL_FAULT_MISDIRECT};
