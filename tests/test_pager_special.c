@@ -139,7 +139,7 @@ Test(pager_special, the_first_write_of_space_outlives_refusals_and_repeats)
             o.progress_user = seen;
             arm(kinds[i], rate);
             MUST(hl_store_open_with(&o, METHOD, &s));
-            cr_assert_gt(hl_fault_count(kinds[i]), 3);
+            cr_assert_gt(hl_fault_count(kinds[i]), 0, "kind %d", kinds[i]);
             cr_assert_gt(seen[1], 50 * MIB - 1);
             cr_assert_eq(seen[0], seen[1], "kind %d: %llu of %llu bytes written", kinds[i],
                          (unsigned long long)seen[0], (unsigned long long)seen[1]);
