@@ -1,9 +1,11 @@
 /* The engine against a plain twin, and against itself in every placement. */
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "device_ops.h"
+#include "engine_state.h"
 #include "suite.h"
 #include "toy_model.h"
 
@@ -518,6 +520,39 @@ Test(engine, the_trace_has_each_update_and_every_byte_copied)
     }
     cr_assert_eq(updates, 18);
     cr_assert_gt(h2d, 0);
+    toy_close(&t);
+}
+
+#define NTHREADS 16
+#define COUNTS   50000
+
+static void *count_into_trace(void *engine)
+{
+    for (uint64_t i = 0; i < COUNTS; i++)
+        hl_trace_counter(engine, HAUL_TRACE_QUEUE, i);
+    return NULL;
+}
+
+Test(engine, a_trace_with_room_loses_nothing_of_many_threads)
+{
+    static struct toy t;
+    static struct haul_trace_event ev[NTHREADS * COUNTS + 1000];
+    pthread_t thread[NTHREADS];
+    uint32_t n, counters = 0;
+    uint64_t dropped;
+
+    check(toy_open(&t, &(struct toy_config){.trace_events = NTHREADS * COUNTS + 1000}, 2, 4));
+    check(haul_engine_sync(t.engine));
+    check(haul_engine_trace(t.engine, ev, NTHREADS * COUNTS + 1000, &n, &dropped));
+    for (int i = 0; i < NTHREADS; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, count_into_trace, t.engine), 0);
+    for (int i = 0; i < NTHREADS; i++)
+        cr_assert_eq(pthread_join(thread[i], NULL), 0);
+    check(haul_engine_trace(t.engine, ev, NTHREADS * COUNTS + 1000, &n, &dropped));
+    for (uint32_t i = 0; i < n; i++)
+        counters += ev[i].kind == HAUL_TRACE_QUEUE;
+    cr_assert_eq(dropped, 0, "%llu dropped", (unsigned long long)dropped);
+    cr_assert_eq(counters, NTHREADS * COUNTS);
     toy_close(&t);
 }
 

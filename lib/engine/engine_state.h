@@ -251,7 +251,7 @@ struct hl_trace {
     _Atomic uint32_t *ready;        /* (n,) 1: written, 0: taken */
     uint32_t n;
     _Atomic uint64_t put;
-    uint64_t taken;
+    _Atomic uint64_t taken;
     _Atomic uint64_t ndropped;
 };
 

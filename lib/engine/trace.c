@@ -14,7 +14,8 @@ static void add(struct haul_engine *e, struct haul_trace_event event)
     uint64_t at = atomic_load_explicit(&t->put, memory_order_relaxed);
 
     do {
-        if (atomic_load_explicit(&t->ready[at % t->n], memory_order_acquire)) {
+        /* `at` may be older than `taken`: then the exchange fails */
+        if ((int64_t)(at - atomic_load_explicit(&t->taken, memory_order_acquire)) >= t->n) {
             atomic_fetch_add(&t->ndropped, 1);
             return;
         }
@@ -96,9 +97,12 @@ int haul_engine_trace(struct haul_engine *e, struct haul_trace_event *events, ui
 
     if (!e->built || !hl_trace_on(e))
         return hl_fail(HAUL_E_STATE, "trace: none is kept; set opts.trace_events before open");
-    while (got < max && atomic_load_explicit(&t->ready[t->taken % t->n], memory_order_acquire)) {
-        events[got++] = t->event[t->taken % t->n];
-        atomic_store_explicit(&t->ready[t->taken++ % t->n], 0, memory_order_release);
+    uint64_t at = atomic_load_explicit(&t->taken, memory_order_relaxed);
+
+    while (got < max && atomic_load_explicit(&t->ready[at % t->n], memory_order_acquire)) {
+        events[got++] = t->event[at % t->n];
+        atomic_store_explicit(&t->ready[at % t->n], 0, memory_order_relaxed);
+        atomic_store_explicit(&t->taken, ++at, memory_order_release);
     }
     *n = got;
     if (ndropped)
