@@ -140,6 +140,7 @@ struct hl_param_slot {
     bool dirty;    /* must be written to the drive */
     bool writing;  /* the write is submitted; content may be read meanwhile */
     bool copying;  /* a copy to the window was submitted and `copied` may not have happened */
+    uint64_t submitted_ns; /* the read or write */
     struct hl_event *copied;
 };
 
@@ -173,6 +174,7 @@ struct hl_stash_slot {
     bool writing; /* a write to nvme reads it */
     bool leaving; /* taken: free when `done` has been reached */
     uint32_t entry;
+    uint64_t submitted_ns;  /* the read or write */
     struct hl_event *ready; /* the trainer's work before put or take */
     struct hl_event *done;  /* the copy from or to the device */
 };

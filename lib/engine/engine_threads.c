@@ -87,6 +87,7 @@ static void *optim_main(void *arg)
         if (rc < 0)
             hl_engine_fail(e, rc);
         atomic_store_explicit(&e->jobs.done, done + 1, memory_order_release);
+        hl_trace_counter(e, HAUL_TRACE_QUEUE, atomic_load(&e->jobs.put) - done - 1);
         hl_gate_wake(&e->gate);
     }
 }

@@ -44,11 +44,27 @@ int hl_param_slot_loaded(const struct haul_engine *e, uint32_t unit)
 
 /* ---- completions, on the store's thread ---- */
 
+static void trace_transfer(const struct hl_param_slot *s)
+{
+    struct haul_engine *e = s->engine;
+    const struct haul_unit *u;
+
+    if (!hl_trace_on(e))
+        return;
+    hl_spin_lock(&e->lock);
+    bool read = s->reading;
+    u = e->units[e->pframe[s - e->pslot].unit];
+    hl_spin_unlock(&e->lock);
+    hl_trace_span(e, read ? HAUL_LANE_IO_READ : HAUL_LANE_IO_WRITE, (int32_t)u->index,
+                  s->submitted_ns, u->param_extent_bytes);
+}
+
 static void transfer_done(void *user, int rc)
 {
     struct hl_param_slot *s = user;
     struct haul_engine *e = s->engine;
 
+    trace_transfer(s);
     if (rc < 0)
         hl_engine_fail(e, rc);
     hl_spin_lock(&e->lock);
@@ -71,6 +87,8 @@ static int submit(struct haul_engine *e, uint32_t i, bool write)
                          .urgent = !write,
                          .fn = transfer_done,
                          .user = &e->pslot[i]};
+
+    e->pslot[i].submitted_ns = hl_clock_ns();
     int rc = haul_store_submit(e->store, &io, NULL);
 
     return rc < 0 ? rc : 1;

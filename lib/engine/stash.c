@@ -6,6 +6,7 @@
  *
  * Hot path: nothing here allocates or logs.
  */
+#include "clock.h"
 #include "engine_state.h"
 #include "sys.h"
 
@@ -119,12 +120,26 @@ static bool place_is_busy(const struct hl_stash *st, uint32_t entry)
     return false;
 }
 
+static void trace_transfer(const struct hl_stash_slot *s)
+{
+    struct haul_engine *e = s->engine;
+
+    if (!hl_trace_on(e))
+        return;
+    hl_spin_lock(&e->lock);
+    bool write = s->writing;
+    hl_spin_unlock(&e->lock);
+    hl_trace_span(e, write ? HAUL_LANE_IO_WRITE : HAUL_LANE_IO_READ, -1, s->submitted_ns,
+                  e->stash.slot_bytes);
+}
+
 static void transfer_done(void *user, int rc)
 {
     struct hl_stash_slot *s = user;
     struct haul_engine *e = s->engine;
     struct hl_stash *st = &e->stash;
 
+    trace_transfer(s);
     if (rc < 0)
         hl_engine_fail(e, rc);
     hl_spin_lock(&e->lock);
@@ -155,6 +170,8 @@ static int submit(struct haul_engine *e, uint32_t slot, bool write)
                          .urgent = !write,
                          .fn = transfer_done,
                          .user = s};
+
+    s->submitted_ns = hl_clock_ns();
     int rc = haul_store_submit(e->store, &io, NULL);
 
     return rc < 0 ? rc : 1;
