@@ -20,7 +20,7 @@ def help_names_every_flag():
     assert result.rc == 0 and result.err == ""
     for flag in ("data steps layers dim heads seq batch accum order stage offload device device-mem "
                  "host-mem nvme nvme-mem io slots slot-bytes master grad-dtype dtype lr clip seed "
-                 "threads link-gbps jsonl digest quiet").split():
+                 "threads link-gbps stash stash-mem jsonl digest quiet").split():
         assert f"--{flag} " in result.out, flag
 
 
@@ -56,6 +56,9 @@ def usage_errors_are_one_line_and_exit_2():
             ["comma between", "--nvme", ""], ["comma between", "--nvme", ".,"],
             ["at most 16", "--nvme", ",".join("." * 17)],
             ["--nvme needs --offload", "--nvme", ".", "--offload", "none"],
+            ["needs --stash", "--stash-mem", "1GB", "--nvme", "."],
+            ["needs --nvme", "--stash", "--stash-mem", "1GB"],
+            ["--stash-mem", "--stash", "--nvme", ".", "--stash-mem", "0"],
             ["--plan-only", "--plan-only", "--digest"],
             ["2^63 bytes", "--dim", 65536, "--heads", 1, "--layers", 4096, "--no-recompute",
              "--seq", 2**20, "--batch", 2**20, "--accum", 2**20, "--data", long_file()]):
@@ -175,6 +178,52 @@ def the_same_digest_with_state_on_nvme_and_none_left_behind():
         assert os.listdir(a) == os.listdir(b) == []
 
 
+# A block's input has 64 KiB, a block of the drive.
+STASH = SMALL + ["--layers", 6, "--batch", 16, "--stash"]
+ENTRY = 16 * 32 * 32 * 4
+
+
+def the_same_digest_with_inputs_of_blocks_on_the_stash():
+    for flags in ([], ["--accum", 4], ["--accum", 4, "--order", "batch"], ["--no-recompute"],
+                  ["--layers", 1], ["--offload", "none"], ["--dtype", "fp32"],
+                  ["--link-gbps", 0.05, "--accum", 2]):
+        plain, stashed = train(*STASH[:-1], *flags), train(*STASH, *flags)
+        assert stashed.digest == plain.digest and stashed.losses == plain.losses, flags
+        layers = 1 if "--layers" in flags else 6
+        for a, b in zip(plain.lines[:-1], stashed.lines[:-1]):
+            more = b["lanes"]["d2h"]["bytes"] - a["lanes"]["d2h"]["bytes"]
+            assert more == layers * ENTRY, (flags, more)
+
+
+def the_same_digest_with_the_stash_on_nvme():
+    plain = train(*STASH[:-1])
+    for flags in (["--stash-mem", 3 * ENTRY], ["--stash-mem", 1, "--io", "threads"],
+                  ["--stash-mem", 4 * ENTRY, "--offload", "none"],
+                  ["--stash-mem", 1, "--accum", 2, "--order", "batch"],
+                  ["--stash-mem", 3 * ENTRY, "--host-mem", 2200000, "--slot-bytes", 65536]):
+        other = train(*STASH, "--nvme", "{nvme}", *flags)
+        same = train(*STASH[:-1], *flags[2:]) if "--accum" in flags else plain
+        assert other.digest == same.digest and other.losses == same.losses, flags
+        for lane in ("io_read", "io_write"):
+            assert all(line["lanes"][lane]["bytes"] >= ENTRY for line in other.lines[:-1]), flags
+
+
+def the_stash_is_in_the_plan():
+    plain, stashed = plan(*STASH[:-1]), plan(*STASH)
+    # 3 boundaries instead of 6 + 2
+    assert plain["device", "trainer"] - stashed["device", "trainer"] == 5 * ENTRY, stashed
+    assert stashed["host", "stash"] == 6 * ENTRY and ("nvme", "stash") not in stashed, stashed
+    assert not any(purpose == "stash" for _, purpose in plain), plain
+    for given, slots in ((1, 3), (4 * ENTRY, 4), (5 * ENTRY - 1, 4), (6 * ENTRY, 6)):
+        tiers = plan(*STASH, "--nvme", "{nvme}", "--stash-mem", given)
+        assert tiers["host", "stash"] == slots * ENTRY, (given, tiers)
+        assert tiers.get(("nvme", "stash"), 0) == (6 * ENTRY if slots < 6 else 0), (given, tiers)
+    flags = STASH + ["--nvme", "{nvme}", "--stash-mem", 1]
+    room = plan(*flags)["nvme", "in all"]
+    train(*flags, "--nvme-mem", room)
+    assert "nvme needs" in refuse(1, "does not fit", *flags, "--nvme-mem", room - 1).err
+
+
 def device_room_left_over_takes_units_back():
     for offload in ("optimizer", "all"):
         least = plan(*SMALL, "--offload", offload)["device", "in all"]
@@ -206,7 +255,9 @@ def peaks_are_the_plan_to_the_byte():
                   ["--accum", 4, "--order", "batch"], ["--accum", 4, "--no-recompute"],
                   ["--dtype", "fp32"], ["--window", 4], ["--dtype", "fp16"],
                   PAGED + ["--host-mem", floor()],
-                  PAGED + ["--host-mem", floor() + 600000, "--master", "split"]):
+                  PAGED + ["--host-mem", floor() + 600000, "--master", "split"],
+                  ["--stash"], ["--stash", "--accum", 4, "--order", "batch"],
+                  PAGED + ["--host-mem", 2200000, "--stash", "--stash-mem", 1]):
         summary = train(*SMALL, *flags).summary
         assert summary["planned"] == summary["peaks"], (flags, summary)
         plan = {line.split()[0]: int(line.split()[-1])
@@ -311,7 +362,9 @@ main([help_names_every_flag, usage_errors_are_one_line_and_exit_2, data_that_can
       the_cuda_device_is_refused_where_there_is_none, a_jsonl_file_that_cannot_be_written_is_named,
       json_lines_keep_the_contract, before_any_step_every_byte_is_as_likely,
       the_same_digest_and_losses_wherever_state_lives,
-      the_same_digest_with_state_on_nvme_and_none_left_behind, device_room_left_over_takes_units_back,
+      the_same_digest_with_state_on_nvme_and_none_left_behind,
+      the_same_digest_with_inputs_of_blocks_on_the_stash, the_same_digest_with_the_stash_on_nvme,
+      the_stash_is_in_the_plan, device_room_left_over_takes_units_back,
       the_same_digest_in_fp32_and_fp16_and_with_other_gradients,
       fp16_gradients_come_with_a_loss_scale, orders_move_different_bytes_and_agree,
       peaks_are_the_plan_to_the_byte, a_budget_of_the_plan_is_enough_and_one_byte_less_is_not,

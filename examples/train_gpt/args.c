@@ -59,6 +59,8 @@ static const struct flag flags[] = {
     {"io", CHOICE, AT(io), "auto|uring|threads  how files are read and written (auto)", 0, 0, io_choices},
     {"slots", COUNT, AT(slots), "N  host buffers through which records on nvme move (4)", 2, 1024, NULL},
     {"slot-bytes", SIZE, AT(slot_bytes), "SIZE  of each (the largest record, at most 32MiB)", 4096, INT64_MAX, NULL},
+    {"stash", SWITCH, AT(stash), " keep the blocks' inputs in host memory from forward to backward, not on the device", 0, 0, NULL},
+    {"stash-mem", SIZE, AT(stash_mem_bytes), "SIZE  host memory for them, room for at least three; the oldest go on to --nvme (all of them)", 1, INT64_MAX, NULL},
     {"link-gbps", NUMBER, AT(link_gbps), "X  speed of the emulated link, 1e9 bytes/s each way (as fast as memcpy)", 0, 0, NULL},
     {"window", COUNT, AT(window), "N  units on the device at once, with --offload all (2)", 1, 4096, NULL},
     {"dtype", CHOICE, AT(dtype), "bf16|fp16|fp32  of the parameters (bf16)", 0, 0, dtype_choices},
@@ -267,9 +269,18 @@ static int check_nvme(const struct args *args)
                                   args->slots != 0 || args->slot_bytes != 0))
         return contradiction("--nvme-mem, --io, --slots and --slot-bytes need --nvme: otherwise "
                              "nothing rests on nvme");
-    if (args->nnvme_dirs != 0 && args->offload == HAUL_OFFLOAD_NONE)
-        return contradiction("--nvme needs --offload optimizer or all: otherwise everything stays "
-                             "on the device");
+    if (args->nnvme_dirs != 0 && args->offload == HAUL_OFFLOAD_NONE && args->stash_mem_bytes == 0)
+        return contradiction("--nvme needs --offload optimizer or all, or --stash-mem: otherwise "
+                             "everything stays on the device");
+    return EXIT_OK;
+}
+
+static int check_stash(const struct args *args)
+{
+    if (args->stash_mem_bytes != 0 && !args->stash)
+        return contradiction("--stash-mem needs --stash: otherwise nothing is stashed");
+    if (args->stash_mem_bytes != 0 && args->nnvme_dirs == 0)
+        return contradiction("--stash-mem needs --nvme, for what it has no room for");
     return EXIT_OK;
 }
 
@@ -301,7 +312,8 @@ static int check(struct args *args)
     }
     if (args->batch / args->accum * args->seq > INT32_MAX)
         return contradiction("--batch / --accum * --seq: over 2^31 tokens in a micro-batch");
-    if (check_nvme(args) != EXIT_OK || check_dtypes(args) != EXIT_OK)
+    if (check_nvme(args) != EXIT_OK || check_stash(args) != EXIT_OK ||
+        check_dtypes(args) != EXIT_OK)
         return EXIT_USAGE;
     if (args->window != 0 && args->offload != HAUL_OFFLOAD_ALL)
         return contradiction("--window needs --offload all: otherwise every unit stays on the "

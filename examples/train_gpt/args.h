@@ -25,6 +25,7 @@ struct args {
     const char *nvme_dirs[HAUL_MAX_DIRS]; /* (nnvme_dirs,) parts of the command line */
     uint32_t nnvme_dirs;                  /* 0: no nvme tier */
     uint64_t slots, slot_bytes;           /* 0: the engine's defaults */
+    uint64_t stash_mem_bytes;             /* 0: all of the stash */
     double lr, clip, link_gbps;           /* clip 0: none; link_gbps 0: as fast as memcpy */
     unsigned order;                       /* enum order */
     unsigned device;                      /* enum device_kind */
@@ -32,7 +33,7 @@ struct args {
     unsigned dtype, grad_dtype;           /* enum haul_dtype */
     unsigned master;                      /* enum haul_master */
     unsigned io;                          /* enum haul_io_method */
-    bool no_recompute, no_overlap, digest, quiet, plan_only, help;
+    bool stash, no_recompute, no_overlap, digest, quiet, plan_only, help;
 };
 
 /**

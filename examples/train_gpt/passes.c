@@ -14,7 +14,7 @@ struct span {
 /* Where a micro-batch's kept arrays are: micro-batches share one place with --order batch. */
 static uint32_t place(const struct trainer *t, uint32_t micro)
 {
-    return t->args->order == ORDER_LAYER ? micro : 0;
+    return micro % t->arena.kept;
 }
 
 static uint64_t row_elems(const struct trainer *t)
@@ -24,7 +24,8 @@ static uint64_t row_elems(const struct trainer *t)
 
 static real *boundary(const struct trainer *t, uint32_t micro, uint32_t i)
 {
-    return t->arena.boundaries + (place(t, micro) * (t->shape.layers + 2) + i) * row_elems(t);
+    return t->arena.boundaries +
+           ((uint64_t)(i % t->arena.nboundaries) * t->arena.kept + place(t, micro)) * row_elems(t);
 }
 
 static void *block_acts(const struct trainer *t, uint32_t micro, uint32_t block)
@@ -65,6 +66,29 @@ static bool completes_gradient(const struct trainer *t, uint32_t visit)
     return visit < t->nunits;
 }
 
+/* Boundary i is a block's input. */
+static bool is_stashed(const struct trainer *t, uint32_t i)
+{
+    return t->args->stash && i < t->shape.layers;
+}
+
+/* The input of the block that this visit goes back through, before it; see stash_output(). */
+static int unstash_input(struct trainer *t, uint32_t v)
+{
+    if (v == 0 || !is_stashed(t, v - 1))
+        return 0;
+    return haul_stash_take(t->engine, boundary(t, 0, v - 1), t->arena.stash_bytes, t->stream);
+}
+
+/* What this visit has computed, for all micro-batches kept. The stream waits for the put before, so the
+ * buffer of boundary i - 1 may be written from visit i + 1 on; its next turn is visit i + 2. */
+static int stash_output(struct trainer *t, uint32_t v)
+{
+    if (!is_stashed(t, v))
+        return 0;
+    return haul_stash_put(t->engine, boundary(t, 0, v), t->arena.stash_bytes, t->stream);
+}
+
 static enum gpt_part part_of(const struct trainer *t, uint32_t v)
 {
     return v == t->nunits ? GPT_PART_HEAD : (enum gpt_part)trainer_kind(t, v);
@@ -87,10 +111,14 @@ static int visit(struct trainer *t, uint32_t v, bool back, struct span micros)
         rc = compute_weights(&job);
     if (rc == 0 && back)
         rc = open_gradient(t, t->units[u], kind, &job);
+    if (rc == 0 && back)
+        rc = unstash_input(t, v);
     for (uint32_t m = micros.first; rc == 0 && m < micros.end; m++) {
         point_at_micro(t, v, m, &job);
         rc = compute_run(&job);
     }
+    if (rc == 0 && !back)
+        rc = stash_output(t, v);
     if (rc == 0 && back && completes_gradient(t, v))
         rc = haul_unit_reduce(t->units[u], t->stream);
     return rc < 0 ? rc : haul_unit_release(t->units[u], t->stream);

@@ -68,7 +68,10 @@ static int lay_out_arena(const struct args *args, const struct gpt_shape *shape,
     out->weights = NULL;
     if (each.weights > 0)
         out->weights = offset(base, cut(&at, each.weights, 1));
-    out->boundaries = offset(base, cut(&at, times(kept * (shape->layers + 2), rows), sizeof(real)));
+    out->kept = (uint32_t)kept;
+    out->nboundaries = args->stash ? STASH_BUFFERS : (uint32_t)shape->layers + 2;
+    out->stash_bytes = times(times(kept, rows), sizeof(real));
+    out->boundaries = offset(base, cut(&at, times(kept * out->nboundaries, rows), sizeof(real)));
     out->dboundary = offset(base, cut(&at, times(kept, rows), sizeof(real)));
     out->acts = offset(base, cut(&at, times(nacts, each.block_acts), 1));
     out->block_acts_bytes = each.block_acts;
@@ -111,6 +114,9 @@ static int open_engine(struct trainer *t)
     opts.io_method = (enum haul_io_method)args->io;
     opts.slots = args->slots != 0 ? (uint32_t)args->slots : opts.slots;
     opts.slot_bytes = args->slot_bytes;
+    opts.stash_entries = args->stash ? (uint32_t)args->layers : 0;
+    opts.stash_entry_bytes = args->stash ? t->arena.stash_bytes : 0;
+    opts.stash_host_bytes = args->stash_mem_bytes;
     opts.trainer_device_bytes = t->arena.bytes;
     opts.passes = args->order == ORDER_BATCH ? (uint32_t)args->accum : 1;
     opts.window = args->window != 0 ? (uint32_t)args->window : opts.window;

@@ -13,15 +13,21 @@
 #include "args.h"
 #include "model.h"
 
+/* With --stash a block's input has left for the stash before its buffer has its turn again. */
+#define STASH_BUFFERS 3
+
 /* The trainer's own device memory, one allocation cut in this order. "Kept" micro-batches are all of a
  * step's with --order layer, one with --order batch. */
 struct arena {
     void *base;
     uint64_t bytes;
-    uint8_t *tokens;  /* (batch, seq + 1) of the step */
-    double *losses;   /* (accum,) */
+    uint32_t kept;        /* micro-batches */
+    uint32_t nboundaries; /* layers + 2: all of them; STASH_BUFFERS with --stash */
+    uint64_t stash_bytes; /* of one entry: a block's input, (kept, M, C) */
+    uint8_t *tokens;      /* (batch, seq + 1) of the step */
+    double *losses;       /* (accum,) */
     void *weights;    /* the acquired unit as it is computed with; NULL: as the engine shows it */
-    real *boundaries; /* (kept, layers + 2, M, C): inputs of the blocks, final norm and head */
+    real *boundaries; /* (nboundaries, kept, M, C): inputs of blocks, final norm, head */
     real *dboundary;  /* (kept, M, C): gradient travelling backward */
     void *acts;       /* (kept, layers) block activations, or one when recomputed */
     void *scratch;
