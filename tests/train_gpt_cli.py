@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """train_gpt_cli.py PROGRAM: the behaviour of train_gpt on a model small enough for every build."""
 import ctypes
+import json
 import math
 import os
 import random
@@ -20,7 +21,7 @@ def help_names_every_flag():
     assert result.rc == 0 and result.err == ""
     for flag in ("data steps layers dim heads seq batch accum order stage offload device device-mem "
                  "host-mem nvme nvme-mem io slots slot-bytes master grad-dtype dtype lr clip seed "
-                 "threads link-gbps stash stash-mem jsonl digest quiet").split():
+                 "threads link-gbps stash stash-mem jsonl trace digest quiet").split():
         assert f"--{flag} " in result.out, flag
 
 
@@ -59,7 +60,7 @@ def usage_errors_are_one_line_and_exit_2():
             ["needs --stash", "--stash-mem", "1GB", "--nvme", "."],
             ["needs --nvme", "--stash", "--stash-mem", "1GB"],
             ["--stash-mem", "--stash", "--nvme", ".", "--stash-mem", "0"],
-            ["--plan-only", "--plan-only", "--digest"],
+            ["--plan-only", "--plan-only", "--digest"], ["--plan-only", "--plan-only", "--trace", "f"],
             ["2^63 bytes", "--dim", 65536, "--heads", 1, "--layers", 4096, "--no-recompute",
              "--seq", 2**20, "--batch", 2**20, "--accum", 2**20, "--data", long_file()]):
         assert len(refuse(2, text, *flags).err.splitlines()) == 1, flags
@@ -100,6 +101,13 @@ def the_cuda_device_is_refused_where_there_is_none():
 
 def a_jsonl_file_that_cannot_be_written_is_named():
     refuse(1, "/nonexistent/file", *SMALL, "--jsonl", "/nonexistent/file")
+
+
+def a_trace_that_cannot_be_written_is_named_before_training():
+    for path, text in (("/nonexistent/file", "No such file"), (".", "directory"),
+                       ("/dev/full", "No space left"), ("/dev/stdout", "seek")):
+        result = refuse(1, text, *SMALL, "--trace", path)
+        assert f"--trace {path}: " in result.err and len(result.err.splitlines()) == 1, result.err
 
 
 def json_lines_keep_the_contract():
@@ -224,6 +232,55 @@ def the_stash_is_in_the_plan():
     assert "nvme needs" in refuse(1, "does not fit", *flags, "--nvme-mem", room - 1).err
 
 
+def load_trace(path):
+    """The events of a trace: spans by lane, values by counter."""
+    with open(path) as f:
+        events = json.load(f)
+    name = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert sorted(name.values()) == sorted(LANES) and len(name) == len(LANES), name
+    spans, counters = {lane: [] for lane in LANES}, {}
+    for e in events:
+        assert e["ph"] in "MXC" and e.get("ts", 0) >= 0, e
+        if e["ph"] == "X":
+            spans[name[e["tid"]]].append(e)
+        elif e["ph"] == "C":
+            counters.setdefault(e["name"], []).append(e["args"]["value"])
+    return spans, counters
+
+
+LANES = ["compute", "h2d", "d2h", "io_read", "io_write", "optim", "comm"]
+
+
+def a_trace_has_a_track_per_lane_and_the_counters():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        for flags, io in ((PAGED + ["--host-mem", floor(), "--slots", 3], True), (SMALL, False)):
+            result = train(*flags, "--trace", path)
+            assert result.digest == train(*flags).digest, flags
+            spans, counters = load_trace(path)
+            for lane in LANES:
+                busy = lane != "comm" and (io or not lane.startswith("io"))
+                moved = sum(line["lanes"][lane]["bytes"] for line in result.lines[:-1])
+                traced = sum(e["args"]["bytes"] for e in spans[lane])
+                assert busy == (len(spans[lane]) > 0), (flags, lane)
+                assert lane != "d2h" or moved == traced, (flags, moved, traced)
+                # what came before the first step is in the report alone, what came after the last is not
+                assert moved - 6 * 65536 <= traced, (flags, lane, moved, traced)
+                assert {e["args"]["step"] for e in spans[lane]} <= set(range(1, 10)), (flags, lane)
+                ends = 0
+                for e in sorted(spans[lane], key=lambda e: (e["ts"], e["ts"] + e["dur"])):
+                    assert e["dur"] >= 0 and e["ts"] > ends - 0.002, (flags, lane, e, ends)
+                    ends = e["ts"] + e["dur"]
+            units = {"embed", "final"} | {f"block.{b}" for b in range(8 if io else 2)}
+            assert {e["name"] for e in spans["optim"]} == units, flags
+            assert len(spans["optim"]) == 8 * len(units), flags
+            assert set(counters) == {"slots", "queue depth", "bytes in flight"}, counters.keys()
+            assert max(counters["queue depth"]) > 0 == counters["queue depth"][-1], flags
+            assert max(counters["slots"]) == (3 if io else 0), flags
+            assert (0 < max(counters["bytes in flight"]) <= 3 * 65536) if io else (
+                set(counters["bytes in flight"]) == {0}), flags
+
+
 def device_room_left_over_takes_units_back():
     for offload in ("optimizer", "all"):
         least = plan(*SMALL, "--offload", offload)["device", "in all"]
@@ -323,8 +380,9 @@ def fp16_gradients_come_with_a_loss_scale():
 
 def ctrl_c_finishes_the_step_and_closes():
     with tempfile.TemporaryDirectory() as folder:
+        trace = os.path.join(folder, "trace.json")
         with subprocess.Popen([PROGRAM, "--layers", "2", "--dim", "32", "--heads", "2", "--seq", "32",
-                               "--steps", "1000000", "--digest"], cwd=folder, text=True,
+                               "--steps", "1000000", "--digest", "--trace", trace], cwd=folder, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
             for _ in range(3):
                 assert (line := child.stderr.readline()).startswith("step "), line
@@ -333,21 +391,26 @@ def ctrl_c_finishes_the_step_and_closes():
             lines = [line, *child.stderr]
             out = child.stdout.read()
             child.wait(timeout=60)
+        spans, _ = load_trace(trace)
     assert child.returncode == 0, lines
     assert "planned" in out and out.splitlines()[-1].startswith("digest "), out
     last = int(lines[-1].split("/")[0].split()[1])
     assert f"steps      {last} in " in out, (last, out)
+    assert max(e["args"]["step"] for e in spans["d2h"]) == last, last
 
 
 def a_second_ctrl_c_ends_at_once():
     slow = ["--layers", "8", "--dim", "512", "--heads", "4", "--seq", "512", "--batch", "16"]
-    with subprocess.Popen([PROGRAM, *slow, "--quiet"], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE) as child:
-        time.sleep(2)  # inside the first steps, which take seconds each
-        child.send_signal(signal.SIGINT)
-        time.sleep(0.2)
-        child.send_signal(signal.SIGINT)
-        child.communicate(timeout=5)
+    with tempfile.NamedTemporaryFile() as trace:
+        with subprocess.Popen([PROGRAM, *slow, "--quiet", "--trace", trace.name],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            time.sleep(2)  # inside the first steps, which take seconds each
+            child.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+            child.send_signal(signal.SIGINT)
+            child.communicate(timeout=5)
+        if os.path.getsize(trace.name) > 0:
+            load_trace(trace.name)
     assert child.returncode in (-signal.SIGINT, 0), child.returncode
 
 
@@ -360,11 +423,13 @@ def quiet_prints_nothing_but_the_digest():
 
 main([help_names_every_flag, usage_errors_are_one_line_and_exit_2, data_that_cannot_serve_is_named,
       the_cuda_device_is_refused_where_there_is_none, a_jsonl_file_that_cannot_be_written_is_named,
-      json_lines_keep_the_contract, before_any_step_every_byte_is_as_likely,
+      a_trace_that_cannot_be_written_is_named_before_training, json_lines_keep_the_contract,
+      before_any_step_every_byte_is_as_likely,
       the_same_digest_and_losses_wherever_state_lives,
       the_same_digest_with_state_on_nvme_and_none_left_behind,
       the_same_digest_with_inputs_of_blocks_on_the_stash, the_same_digest_with_the_stash_on_nvme,
-      the_stash_is_in_the_plan, device_room_left_over_takes_units_back,
+      the_stash_is_in_the_plan, a_trace_has_a_track_per_lane_and_the_counters,
+      device_room_left_over_takes_units_back,
       the_same_digest_in_fp32_and_fp16_and_with_other_gradients,
       fp16_gradients_come_with_a_loss_scale, orders_move_different_bytes_and_agree,
       peaks_are_the_plan_to_the_byte, a_budget_of_the_plan_is_enough_and_one_byte_less_is_not,

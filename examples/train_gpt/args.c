@@ -74,6 +74,7 @@ static const struct flag flags[] = {
     {"no-overlap", SWITCH, AT(no_overlap), " each step waits for its own updates", 0, 0, NULL},
     {"plan-only", SWITCH, AT(plan_only), " print what would be reserved, and end", 0, 0, NULL},
     {"jsonl", TEXT, AT(jsonl), "FILE  one JSON object per step, and a summary", 0, 0, NULL},
+    {"trace", TEXT, AT(trace), "FILE  what every lane did when, for Perfetto or chrome://tracing", 0, 0, NULL},
     {"digest", SWITCH, AT(digest), " print a fingerprint of parameters and moments last", 0, 0, NULL},
     {"quiet", SWITCH, AT(quiet), " no progress and no closing table", 0, 0, NULL},
     {"help", SWITCH, AT(help), " this text", 0, 0, NULL},
@@ -318,8 +319,8 @@ static int check(struct args *args)
     if (args->window != 0 && args->offload != HAUL_OFFLOAD_ALL)
         return contradiction("--window needs --offload all: otherwise every unit stays on the "
                              "device");
-    if (args->plan_only && (args->digest || args->jsonl != NULL))
-        return contradiction("--plan-only trains nothing: leave out --digest and --jsonl");
+    if (args->plan_only && (args->digest || args->jsonl != NULL || args->trace != NULL))
+        return contradiction("--plan-only trains nothing: leave out --digest, --jsonl and --trace");
     return EXIT_OK;
 }
 

@@ -10,6 +10,11 @@ static const char *const lane_names[HAUL_NLANES] = {
     [HAUL_LANE_IO_READ] = "io_read", [HAUL_LANE_IO_WRITE] = "io_write", [HAUL_LANE_OPTIM] = "optim",
     [HAUL_LANE_COMM] = "comm"};
 
+const char *progress_lane_name(enum haul_lane lane)
+{
+    return lane_names[lane];
+}
+
 static const char *const tier_names[HAUL_NTIERS] = {"device", "host", "nvme"};
 
 int progress_open(const struct args *args, struct progress *out)

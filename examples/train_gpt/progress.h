@@ -16,6 +16,9 @@ struct progress {
     struct haul_lane_report lanes[HAUL_NLANES]; /* sums over the steps */
 };
 
+/* As in the table and in JSON. */
+const char *progress_lane_name(enum haul_lane lane);
+
 /* Returns EXIT_OK, or EXIT_FAILED after one line on stderr. */
 int progress_open(const struct args *args, struct progress *out);
 

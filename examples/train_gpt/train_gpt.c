@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
+#include "chrome_trace.h"
 #include "compute.h"
 #include "data.h"
 #include "progress.h"
@@ -35,7 +36,7 @@ static int failed(void)
 }
 
 static int train(const struct args *args, const struct data *data, struct trainer *t,
-                 struct progress *progress)
+                 struct progress *progress, struct chrome_trace *trace)
 {
     double loss;
 
@@ -47,16 +48,20 @@ static int train(const struct args *args, const struct data *data, struct traine
         if (trainer_step(t, step, &loss, &report) < 0)
             return failed();
         progress_step(progress, step, loss, &report);
+        if (chrome_trace_step(trace, t) < 0)
+            return failed();
     }
     return EXIT_OK;
 }
 
-static int close_run(const struct args *args, struct trainer *t, struct progress *progress)
+/* Reading the state for the digest is no part of the trace. */
+static int close_run(const struct args *args, struct trainer *t, struct progress *progress,
+                     struct chrome_trace *trace)
 {
     uint64_t digest = 0;
     int rc;
 
-    if (haul_engine_sync(t->engine) < 0)
+    if (haul_engine_sync(t->engine) < 0 || chrome_trace_step(trace, t) < 0)
         return failed();
     if ((args->digest || args->jsonl != NULL) && haul_engine_digest(t->engine, &digest) < 0)
         return failed();
@@ -69,6 +74,7 @@ static int close_run(const struct args *args, struct trainer *t, struct progress
 static int run_opened(const struct args *args, const struct data *data, struct trainer *t)
 {
     struct progress progress;
+    struct chrome_trace trace;
     int rc;
 
     if (args->plan_only)
@@ -76,10 +82,15 @@ static int run_opened(const struct args *args, const struct data *data, struct t
     rc = progress_open(args, &progress);
     if (rc != EXIT_OK)
         return rc;
-    catch_interrupt();
-    rc = train(args, data, t, &progress);
+    rc = chrome_trace_open(args->trace, &trace);
+    if (rc == EXIT_OK) {
+        catch_interrupt();
+        rc = train(args, data, t, &progress, &trace);
+    }
     if (rc == EXIT_OK)
-        rc = close_run(args, t, &progress);
+        rc = close_run(args, t, &progress, &trace);
+    if (chrome_trace_close(&trace) != EXIT_OK && rc == EXIT_OK)
+        rc = EXIT_FAILED;
     progress_close(&progress);
     return rc;
 }

@@ -117,6 +117,7 @@ static int open_engine(struct trainer *t)
     opts.stash_entries = args->stash ? (uint32_t)args->layers : 0;
     opts.stash_entry_bytes = args->stash ? t->arena.stash_bytes : 0;
     opts.stash_host_bytes = args->stash_mem_bytes;
+    opts.trace_events = args->trace != NULL ? TRAINER_TRACE_EVENTS : 0;
     opts.trainer_device_bytes = t->arena.bytes;
     opts.passes = args->order == ORDER_BATCH ? (uint32_t)args->accum : 1;
     opts.window = args->window != 0 ? (uint32_t)args->window : opts.window;
@@ -125,7 +126,7 @@ static int open_engine(struct trainer *t)
     return haul_engine_open(&opts, &t->engine);
 }
 
-static void name_unit(const struct trainer *t, uint32_t u, char *out, size_t size)
+void trainer_unit_name(const struct trainer *t, uint32_t u, char *out, size_t size)
 {
     if (trainer_kind(t, u) == GPT_BLOCK)
         snprintf(out, size, "block.%u", u - 1);
@@ -145,7 +146,7 @@ static int add_unit(struct trainer *t, uint32_t u)
                                   .ntensors = gpt_unit_ntensors(kind),
                                   .grad_dtype = HAUL_FP32};
 
-    name_unit(t, u, name, sizeof name);
+    trainer_unit_name(t, u, name, sizeof name);
     for (uint32_t i = 0; i < desc.ntensors; i++) {
         gpt_unit_tensor(&t->shape, kind, i, &tensor);
         tensors[i] = (struct haul_tensor){.name = tensor.name,
@@ -193,7 +194,7 @@ static uint32_t unit_index(const struct trainer *t, const char *name)
     char each[32];
 
     for (uint32_t u = 0; u < t->nunits; u++) {
-        name_unit(t, u, each, sizeof each);
+        trainer_unit_name(t, u, each, sizeof each);
         if (strcmp(each, name) == 0)
             return u;
     }

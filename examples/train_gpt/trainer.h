@@ -34,6 +34,9 @@ struct arena {
     uint64_t block_acts_bytes; /* of one block's activations */
 };
 
+/* Events of --trace that the engine keeps for one step. */
+#define TRAINER_TRACE_EVENTS (1u << 17)
+
 struct trainer {
     const struct args *args;
     struct gpt_shape shape; /* of a micro-batch */
@@ -55,6 +58,9 @@ double trainer_lr(const struct args *args, uint64_t step);
 
 /* Elements of the largest unit. */
 uint64_t trainer_largest_unit_elems(const struct gpt_shape *shape);
+
+/* Unit u's name: embed, block.0.., final. */
+void trainer_unit_name(const struct trainer *t, uint32_t u, char *out, size_t size);
 
 /* Unit u's kind. */
 static inline enum gpt_unit trainer_kind(const struct trainer *t, uint32_t u)
