@@ -180,6 +180,68 @@ Test(engine_paging, device_room_left_over_takes_whole_units_back)
     }
 }
 
+/* Sums over some steps: what the report says, and from the trace how long updates took, waits for the drive
+ * and all. */
+static void train_without_overlap(const struct toy_config *c,
+                                  struct haul_lane_report sum[HAUL_NLANES], uint64_t *wall_ns,
+                                  uint64_t *updates_ns)
+{
+    static struct haul_trace_event ev[1 << 15];
+    static struct toy t;
+    struct haul_report r = {.struct_size = sizeof r};
+    uint64_t dropped;
+    uint32_t n;
+
+    check(toy_open(&t, c, UNITS, SCALE));
+    check(haul_engine_trace(t.engine, ev, 1 << 15, &n, NULL));
+    memset(sum, 0, HAUL_NLANES * sizeof *sum);
+    *wall_ns = *updates_ns = 0;
+    for (unsigned s = 0; s < 6; s++) {
+        check(toy_step(&t, &r));
+        *wall_ns += r.wall_ns;
+        for (int lane = 0; lane < HAUL_NLANES; lane++) {
+            sum[lane].busy_ns += r.lanes[lane].busy_ns;
+            sum[lane].exposed_ns += r.lanes[lane].exposed_ns;
+        }
+    }
+    check(haul_engine_trace(t.engine, ev, 1 << 15, &n, &dropped));
+    cr_assert_eq(dropped, 0);
+    for (uint32_t i = 0; i < n; i++)
+        if (ev[i].kind == HAUL_TRACE_SPAN && ev[i].lane == HAUL_LANE_OPTIM)
+            *updates_ns += ev[i].end_ns - ev[i].begin_ns;
+    toy_close(&t);
+}
+
+Test(engine_paging, without_overlap_a_wait_for_the_drive_is_not_the_optimizers)
+{
+    struct toy_config c = {.offload = HAUL_OFFLOAD_OPTIMIZER,
+                           .no_overlap = 1,
+                           .slots = 2,
+                           .slot_bytes = 300000,
+                           .trace_events = 1 << 15};
+    struct haul_lane_report sum[HAUL_NLANES];
+    uint64_t records, params, wall_ns, updates_ns;
+
+    train_without_overlap(&c, sum, &wall_ns, &updates_ns);
+    cr_assert_gt(sum[HAUL_LANE_OPTIM].exposed_ns, 0);
+    cr_assert_eq(sum[HAUL_LANE_IO_READ].exposed_ns + sum[HAUL_LANE_IO_WRITE].exposed_ns, 0);
+    c.nvme_dir = scratch_dir();
+    c.host_mem = host_floor(c, &records, &params);
+    train_without_overlap(&c, sum, &wall_ns, &updates_ns);
+    uint64_t io_ns = sum[HAUL_LANE_IO_READ].exposed_ns + sum[HAUL_LANE_IO_WRITE].exposed_ns;
+    uint64_t waited_ns = updates_ns - sum[HAUL_LANE_OPTIM].busy_ns;
+    cr_assert_gt(sum[HAUL_LANE_IO_READ].exposed_ns, 0);
+    cr_assert_leq(io_ns, waited_ns + 1000000, "%llu ns exposed, optim waited %llu",
+                  (unsigned long long)io_ns, (unsigned long long)waited_ns);
+    cr_assert_leq(sum[HAUL_LANE_OPTIM].exposed_ns + io_ns, wall_ns);
+    cr_log_info("exposed: read %llu write %llu optim %llu; busy %llu, updates %llu",
+                (unsigned long long)sum[HAUL_LANE_IO_READ].exposed_ns,
+                (unsigned long long)sum[HAUL_LANE_IO_WRITE].exposed_ns,
+                (unsigned long long)sum[HAUL_LANE_OPTIM].exposed_ns,
+                (unsigned long long)sum[HAUL_LANE_OPTIM].busy_ns, (unsigned long long)updates_ns);
+    remove_dir();
+}
+
 Test(engine_paging, a_skipped_step_leaves_the_records_on_nvme_alone)
 {
     static struct toy t;

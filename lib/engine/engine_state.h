@@ -237,12 +237,17 @@ struct hl_jobs {
     _Atomic uint64_t put, done; /* counts; a job is done when its effects are visible */
 };
 
+/* How long optim has stood still for the drive, by what it waited for. */
+struct hl_io_wait {
+    uint64_t read_ns, write_ns;
+};
+
 /* How long the compute lane stood still at one acquire or grad. */
 struct hl_sample {
     bool ended;
-    enum haul_lane lane;      /* of the wait inside the stream */
-    enum haul_lane host_lane; /* of the wait on the host */
-    uint64_t io_wait_ns;      /* how long optim waited for the drive meanwhile */
+    enum haul_lane lane;       /* of the wait inside the stream */
+    enum haul_lane host_lane;  /* of the wait on the host */
+    struct hl_io_wait io_wait; /* of optim before, then meanwhile */
     uint64_t enter_ns, leave_ns;
     struct hl_event *before, *after;
 };
@@ -310,7 +315,7 @@ struct haul_engine {
     bool paused;               /* no reads ahead: the trainer reaches into the state; under lock */
     int64_t param_demand;      /* unit whose old parameters optim needs; -1; under lock */
     _Atomic uint32_t nupdates; /* UPDATE jobs not finished */
-    _Atomic uint64_t io_wait_ns; /* optim stood still for the drive */
+    _Atomic uint64_t io_read_wait_ns, io_write_wait_ns; /* hl_io_wait so far; optim writes */
     struct {
         struct haul_unit *unit;
         uint32_t chunk;
@@ -509,6 +514,11 @@ void hl_loss_scale_step(struct haul_engine *e, int skipped);
  * that wait goes unmeasured. */
 struct hl_sample *hl_sample_begin(struct haul_engine *e, void *stream, enum haul_lane host_lane);
 int hl_sample_end(struct haul_engine *e, struct hl_sample *s, enum haul_lane lane, void *stream);
+/* Optim: it stood still for a read of the drive, or for a write that must leave a slot first. */
+void hl_io_wait_add(struct haul_engine *e, bool write, uint64_t ns);
+struct hl_io_wait hl_io_wait_since(const struct haul_engine *e, struct hl_io_wait before);
+/* The compute lane stood still for updates; what optim waited for the drive meanwhile is the drive's. */
+void hl_expose_updates(struct haul_engine *e, uint64_t ns, struct hl_io_wait meanwhile);
 /* Turn the samples of a step whose compute has finished into exposed time. */
 int hl_samples_settle(struct haul_engine *e);
 void hl_report_fill(struct haul_engine *e, struct haul_report *out);

@@ -198,10 +198,20 @@ static int try_take(struct haul_engine *e, const struct haul_unit *u, bool load)
     return i;
 }
 
+/* Under lock, where try_take() found none. */
+static bool waits_for_write(struct haul_engine *e, const struct haul_unit *u)
+{
+    int i = find(e, u->index);
+
+    if (i >= 0)
+        return !e->pslot[i].reading;
+    return victim(e, e->pos) < 0;
+}
+
 int hl_param_slot_take(struct haul_unit *u, bool load, int *out)
 {
     struct haul_engine *e = u->engine;
-    uint64_t begin = hl_clock_ns();
+    uint64_t since = hl_clock_ns(), now;
 
     *out = -1;
     for (;;) {
@@ -209,10 +219,10 @@ int hl_param_slot_take(struct haul_unit *u, bool load, int *out)
         hl_spin_lock(&e->lock);
         int64_t asked = e->param_demand;
         int i = try_take(e, u, load);
+        bool write = i < 0 && waits_for_write(e, u);
         bool ask = e->param_demand >= 0 && asked != e->param_demand;
         hl_spin_unlock(&e->lock);
         if (i >= 0) {
-            atomic_fetch_add(&e->io_wait_ns, hl_clock_ns() - begin);
             *out = i;
             /* no copy to the window may still read what the update is about to write */
             return e->ops->event_sync(e->dev, e->pslot[i].copied);
@@ -223,6 +233,9 @@ int hl_param_slot_take(struct haul_unit *u, bool load, int *out)
             hl_gate_wake(&e->gate);
         else
             hl_gate_sleep(&e->gate, seen);
+        now = hl_clock_ns();
+        hl_io_wait_add(e, write, now - since);
+        since = now;
     }
 }
 

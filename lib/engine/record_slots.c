@@ -151,10 +151,19 @@ int hl_pump_records(struct haul_engine *e)
 
 /* ---- optim ---- */
 
+/* Under lock: the chunk, in slot or in none, cannot be read before a write is done. */
+static bool waits_for_write(const struct haul_engine *e, const struct hl_record_slot *slot)
+{
+    if (slot)
+        return slot->state == HL_SLOT_UPDATED || slot->state == HL_SLOT_WRITING;
+    return !find_state(e, HL_SLOT_FREE) &&
+           (find_state(e, HL_SLOT_UPDATED) || find_state(e, HL_SLOT_WRITING));
+}
+
 struct hl_record_slot *hl_record_slot_take(struct haul_unit *u, uint32_t chunk)
 {
     struct haul_engine *e = u->engine;
-    uint64_t begin = hl_clock_ns();
+    uint64_t since = hl_clock_ns(), now;
 
     for (;;) {
         uint32_t seen = hl_gate_look(&e->gate);
@@ -163,14 +172,16 @@ struct hl_record_slot *hl_record_slot_take(struct haul_unit *u, uint32_t chunk)
         bool ready = slot && slot->state == HL_SLOT_READY && !slot->drop;
         if (ready)
             slot->state = HL_SLOT_UPDATING;
+        bool write = waits_for_write(e, slot);
         hl_spin_unlock(&e->lock);
-        if (ready) {
-            atomic_fetch_add(&e->io_wait_ns, hl_clock_ns() - begin);
+        if (ready)
             return slot;
-        }
         if (atomic_load(&e->stop) || atomic_load(&e->failed))
             return NULL;
         hl_gate_sleep(&e->gate, seen);
+        now = hl_clock_ns();
+        hl_io_wait_add(e, write, now - since);
+        since = now;
     }
 }
 

@@ -141,10 +141,11 @@ static void begin_next(struct haul_engine *e)
 
 static int finish_without_overlap(struct haul_engine *e)
 {
+    struct hl_io_wait before = hl_io_wait_since(e, (struct hl_io_wait){0});
     uint64_t begin = hl_clock_ns();
     int rc = haul_engine_sync(e);
 
-    e->exposed_ns[HAUL_LANE_OPTIM] += hl_clock_ns() - begin;
+    hl_expose_updates(e, hl_clock_ns() - begin, hl_io_wait_since(e, before));
     return rc;
 }
 

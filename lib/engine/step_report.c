@@ -3,12 +3,39 @@
  *
  * Busy time and bytes come from counters. Exposed time is sampled: at every acquire or grad that had to
  * wait, an event before and one after the wait say when the compute lane stood still; the part of that
- * in which the host itself was waiting belongs to what it waited for, the rest to the copy.
+ * in which the host itself was waiting belongs to what it waited for, the rest to the copy. Where it waited
+ * for an update that itself waited for the drive, that part is the drive's.
  */
 #include <string.h>
 
 #include "clock.h"
 #include "engine_state.h"
+
+void hl_io_wait_add(struct haul_engine *e, bool write, uint64_t ns)
+{
+    atomic_fetch_add(write ? &e->io_write_wait_ns : &e->io_read_wait_ns, ns);
+}
+
+struct hl_io_wait hl_io_wait_since(const struct haul_engine *e, struct hl_io_wait before)
+{
+    return (struct hl_io_wait){atomic_load(&e->io_read_wait_ns) - before.read_ns,
+                               atomic_load(&e->io_write_wait_ns) - before.write_ns};
+}
+
+static uint64_t lesser(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+void hl_expose_updates(struct haul_engine *e, uint64_t ns, struct hl_io_wait meanwhile)
+{
+    uint64_t read_ns = lesser(meanwhile.read_ns, ns);
+    uint64_t write_ns = lesser(meanwhile.write_ns, ns - read_ns);
+
+    e->exposed_ns[HAUL_LANE_IO_READ] += read_ns;
+    e->exposed_ns[HAUL_LANE_IO_WRITE] += write_ns;
+    e->exposed_ns[HAUL_LANE_OPTIM] += ns - read_ns - write_ns;
+}
 
 struct hl_sample *hl_sample_begin(struct haul_engine *e, void *stream, enum haul_lane host_lane)
 {
@@ -22,7 +49,7 @@ struct hl_sample *hl_sample_begin(struct haul_engine *e, void *stream, enum haul
     e->nsamples++;
     s->ended = false;
     s->host_lane = host_lane;
-    s->io_wait_ns = atomic_load(&e->io_wait_ns);
+    s->io_wait = hl_io_wait_since(e, (struct hl_io_wait){0});
     s->enter_ns = hl_clock_ns();
     return s;
 }
@@ -30,7 +57,7 @@ struct hl_sample *hl_sample_begin(struct haul_engine *e, void *stream, enum haul
 int hl_sample_end(struct haul_engine *e, struct hl_sample *s, enum haul_lane lane, void *stream)
 {
     s->leave_ns = hl_clock_ns();
-    s->io_wait_ns = atomic_load(&e->io_wait_ns) - s->io_wait_ns;
+    s->io_wait = hl_io_wait_since(e, s->io_wait);
     s->lane = lane;
     s->ended = true;
     return e->ops->event_record(e->dev, s->after, stream);
@@ -54,13 +81,10 @@ static int settle(struct haul_engine *e, const struct hl_sample *s)
         return rc;
     uint64_t idle = before > s->enter_ns ? before : s->enter_ns;
     uint64_t host_end = s->leave_ns < after ? s->leave_ns : after;
-    /* While the trainer waited for an update, optim may itself have waited for the drive. */
-    uint64_t host_ns = span_ns(idle, host_end);
-    uint64_t io_ns = s->host_lane != HAUL_LANE_OPTIM ? 0
-                     : s->io_wait_ns < host_ns       ? s->io_wait_ns
-                                                     : host_ns;
-    e->exposed_ns[HAUL_LANE_IO_READ] += io_ns;
-    e->exposed_ns[s->host_lane] += host_ns - io_ns;
+    if (s->host_lane == HAUL_LANE_OPTIM)
+        hl_expose_updates(e, span_ns(idle, host_end), s->io_wait);
+    else
+        e->exposed_ns[s->host_lane] += span_ns(idle, host_end);
     e->exposed_ns[s->lane] += span_ns(idle > host_end ? idle : host_end, after);
     return 0;
 }
