@@ -1,0 +1,589 @@
+#include <math.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "arith.h"
+#include "random_model.h"
+#include "suite.h"
+
+#define LR    1e-2
+#define DECAY 0.1
+
+static char hang_text[160];
+
+static void hang(int sig)
+{
+    ssize_t n = write(STDERR_FILENO, hang_text, strlen(hang_text));
+
+    (void)n, (void)sig;
+    abort();
+}
+
+void random_watch(const char *name, unsigned seconds)
+{
+    alarm(0);
+    snprintf(hang_text, sizeof hang_text, "%s hangs\n", name);
+    signal(SIGALRM, hang);
+    alarm(seconds * (UNDER_SANITIZER || under_valgrind() ? 10 : 1));
+}
+
+/* splitmix64 */
+uint64_t random_next(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+uint64_t random_in(uint64_t *state, uint64_t from, uint64_t to)
+{
+    return from + random_next(state) % (to - from + 1);
+}
+
+/* ---- shapes ---- */
+
+/* Like units, sizes over five orders of magnitude, or one unit that outweighs all others. */
+static uint64_t unit_elems(uint64_t *s, unsigned flavour, uint32_t u, uint32_t nunits,
+                           uint64_t elems)
+{
+    uint64_t mean = elems / nunits + 1;
+
+    if (flavour == 0)
+        return mean / 2 + random_in(s, 0, mean);
+    if (flavour == 1)
+        return random_in(s, 0, UINT64_C(1) << random_in(s, 0, 17));
+    return u == nunits / 2 ? elems : random_in(s, 0, 64);
+}
+
+static void make_unit(struct random_unit *unit, uint64_t *s, uint64_t elems)
+{
+    unit->ntensors = (uint32_t)random_in(s, random_in(s, 0, 9) != 0, RANDOM_MAX_TENSORS);
+    for (uint32_t t = 0; t < unit->ntensors; t++) {
+        struct random_tensor *x = &unit->tensor[t];
+        uint64_t kind = random_in(s, 0, 9);
+        x->elems = kind == 0 ? 0 : kind == 1 ? 1 : random_in(s, 0, elems);
+        x->elems |= kind == 2;
+        x->fp32 = random_in(s, 0, 3) == 0;
+        x->frozen = random_in(s, 0, 5) == 0;
+        x->group = (uint32_t)random_in(s, 0, RANDOM_GROUPS - 1);
+        elems -= x->elems < elems ? x->elems : elems;
+        if (t + 1 == unit->ntensors)
+            x->elems += elems;
+    }
+}
+
+void random_shape_make(struct random_shape *shape, uint64_t seed, uint32_t max_units,
+                       uint64_t elems)
+{
+    uint64_t s = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    unsigned flavour = (unsigned)random_in(&s, 0, 3) % 3;
+    uint64_t total = 0;
+
+    *shape = (struct random_shape){.seed = seed, .nunits = (uint32_t)random_in(&s, 1, max_units)};
+    shape->unit = calloc(shape->nunits, sizeof *shape->unit);
+    for (uint32_t u = 0; u < shape->nunits; u++) {
+        make_unit(&shape->unit[u], &s, unit_elems(&s, flavour, u, shape->nunits, elems));
+        for (uint32_t t = 0; t < shape->unit[u].ntensors; t++)
+            total += shape->unit[u].tensor[t].elems;
+    }
+    shape->nsteps = (unsigned)random_in(&s, 2, 4);
+    shape->passes = random_in(&s, 0, 3) == 0 ? 2 : 1;
+    shape->grad_dtype = random_in(&s, 0, 3) == 0 ? HAUL_FP32 : HAUL_BF16;
+    shape->buffer_dtype = random_in(&s, 0, 3) == 0 ? HAUL_BF16 : HAUL_FP32;
+    shape->tied = random_in(&s, 0, 2) == 0;
+    shape->wander = random_in(&s, 0, 5) == 0;
+    shape->leave_out = shape->nunits > 1 && random_in(&s, 0, 2) == 0 ? 2 : 0;
+    shape->inf_step = random_in(&s, 0, 4) == 0 ? 2 : 0;
+    /* noise of at most 1/2 and half a parameter: a norm near sqrt(n) / 2 */
+    shape->clip =
+        random_in(&s, 0, 1) ? sqrt((double)total) * (double)random_in(&s, 10, 70) / 100 : 0;
+}
+
+void random_shape_free(struct random_shape *shape)
+{
+    free(shape->unit);
+    shape->unit = NULL;
+}
+
+static int is_left_out(const struct random_shape *sh, uint32_t u, unsigned step)
+{
+    return sh->leave_out && step % sh->leave_out == 0 && u == (sh->seed + step) % sh->nunits;
+}
+
+/* ---- the model's functions, the same for engine and twin ---- */
+
+static uint64_t hash(uint64_t x)
+{
+    x = (x ^ (x >> 33)) * UINT64_C(0xff51afd7ed558ccd);
+    return x ^ (x >> 33);
+}
+
+static float initial(uint32_t unit, uint32_t tensor, uint64_t i)
+{
+    return (float)(hash(unit * 1000003ull + tensor * 10007ull + i) & 0xffff) * 0x1p-15f - 1.0f;
+}
+
+static float gradient(float p, uint64_t i, unsigned step, unsigned pass)
+{
+    return p * 0.5f + ((float)(hash(i * 31 + step * 7 + pass) & 0x3ff) * 0x1p-10f - 0.5f);
+}
+
+static void group_values(struct haul_group_step out[RANDOM_GROUPS])
+{
+    for (uint32_t g = 0; g < RANDOM_GROUPS; g++)
+        out[g] = (struct haul_group_step){LR / (g + 1), DECAY * g};
+}
+
+static float narrow(enum haul_dtype dtype, float x)
+{
+    return dtype == HAUL_FP32 ? x : hl_bf16_to_float(hl_bf16_from_float(x));
+}
+
+/* ---- through the engine ---- */
+
+struct random_work {
+    const struct random_run *run;
+    uint32_t unit;
+    struct haul_view w, g;
+    unsigned step, pass;
+    float sum; /* forward reads something of every tensor */
+};
+
+static float load(const void *p, int fp32, uint64_t i)
+{
+    return fp32 ? ((const float *)p)[i] : hl_bf16_to_float(((const uint16_t *)p)[i]);
+}
+
+static void add(void *p, int fp32, uint64_t i, float x)
+{
+    if (fp32)
+        ((float *)p)[i] += x;
+    else
+        ((uint16_t *)p)[i] = hl_bf16_from_float(load(p, 0, i) + x);
+}
+
+static void forward(void *arg)
+{
+    struct random_work *k = arg;
+    const struct random_unit *u = &k->run->shape->unit[k->unit];
+
+    k->sum = 0;
+    for (uint32_t t = 0; t < u->ntensors; t++)
+        if (u->tensor[t].elems)
+            k->sum += load(haul_view_tensor(&k->w, t), u->tensor[t].fp32, u->tensor[t].elems - 1);
+}
+
+static void backward(void *arg)
+{
+    struct random_work *k = arg;
+    const struct random_shape *sh = k->run->shape;
+    const struct random_unit *u = &sh->unit[k->unit];
+
+    for (uint32_t t = 0; t < u->ntensors; t++) {
+        const struct random_tensor *x = &u->tensor[t];
+        void *g = haul_view_tensor(&k->g, t), *w = haul_view_tensor(&k->w, t);
+        int wide = x->fp32 || sh->buffer_dtype == HAUL_FP32;
+        if (!g)
+            continue;
+        for (uint64_t i = 0; i < x->elems; i++)
+            add(g, wide, i, gradient(load(w, x->fp32, i), i, k->step, k->pass));
+        if (k->step == sh->inf_step && x->elems)
+            add(g, wide, 0, INFINITY);
+    }
+}
+
+static int fill(void *user, const char *unit, uint32_t tensor, uint64_t first, uint64_t n,
+                float *out)
+{
+    uint32_t u = (uint32_t)atoi(unit + 1);
+
+    (void)user;
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = initial(u, tensor, first + i);
+    return 0;
+}
+
+static int add_units(struct random_run *r)
+{
+    static const char *const names[RANDOM_MAX_TENSORS] = {"a", "b", "c", "d", "e", "f"};
+    const struct random_shape *sh = r->shape;
+    struct haul_unit **visits = malloc((sh->nunits + 1) * sizeof *visits);
+    int rc = 0;
+
+    for (uint32_t u = 0; rc == 0 && u < sh->nunits; u++) {
+        struct haul_tensor tensors[RANDOM_MAX_TENSORS];
+        char name[16];
+        snprintf(name, sizeof name, "u%u", u);
+        for (uint32_t t = 0; t < sh->unit[u].ntensors; t++) {
+            const struct random_tensor *x = &sh->unit[u].tensor[t];
+            tensors[t] = (struct haul_tensor){.name = names[t],
+                                              .ndims = 1,
+                                              .shape = {x->elems},
+                                              .dtype = x->fp32 ? HAUL_FP32 : HAUL_BF16,
+                                              .group = x->group,
+                                              .frozen = x->frozen};
+        }
+        struct haul_unit_desc d = {.struct_size = sizeof d,
+                                   .name = name,
+                                   .tensors = tensors,
+                                   .ntensors = sh->unit[u].ntensors,
+                                   .grad_dtype = sh->buffer_dtype};
+        rc = haul_engine_add_unit(r->engine, &d, &r->unit[u]);
+        visits[u] = r->unit[u];
+    }
+    visits[sh->nunits] = visits[0];
+    if (rc == 0)
+        rc = haul_engine_visits(r->engine, visits, sh->nunits + (sh->tied != 0));
+    free(visits);
+    return rc;
+}
+
+static int engine_open(struct random_run *r, const struct random_place *pl)
+{
+    struct haul_engine_opts o;
+
+    haul_engine_opts_init(&o);
+    o.device = r->dev;
+    o.offload = pl->offload;
+    o.master = pl->master;
+    o.grad_dtype = r->shape->grad_dtype;
+    o.passes = r->shape->passes;
+    o.window = pl->window;
+    o.nthreads = pl->nthreads;
+    o.slots = pl->slots ? pl->slots : 2;
+    o.overlap = !pl->no_overlap;
+    o.ngroups = RANDOM_GROUPS;
+    o.device_mem_bytes = pl->device_mem;
+    o.host_mem_bytes = pl->host_mem;
+    o.nvme_dirs = &pl->nvme_dir;
+    o.nnvme_dirs = pl->nvme_dir != NULL;
+    o.slot_bytes = pl->slot_bytes;
+    o.io_method = pl->io_method;
+    return haul_engine_open(&o, &r->engine);
+}
+
+/* Device, stream, engine and units; not built. */
+static int describe(struct random_run *r, const struct random_shape *shape,
+                    const struct random_place *place)
+{
+    struct haul_device_host_opts d;
+    int rc;
+
+    *r = (struct random_run){.shape = shape};
+    r->unit = calloc(shape->nunits, sizeof *r->unit);
+    r->work = calloc(2ull * (shape->nunits + 1) * shape->passes, sizeof *r->work);
+    haul_device_host_opts_init(&d);
+    d.jitter_seed = place->jitter_seed;
+    if ((rc = haul_device_host_open(&d, &r->dev)) < 0 ||
+        (rc = haul_device_stream_open(r->dev, &r->stream)) < 0 ||
+        (rc = engine_open(r, place)) < 0 || (rc = add_units(r)) < 0)
+        (void)random_close(r);
+    return rc;
+}
+
+int random_open(struct random_run *r, const struct random_shape *shape,
+                const struct random_place *place)
+{
+    int rc = describe(r, shape, place);
+
+    if (rc < 0)
+        return rc;
+    if ((rc = haul_engine_build(r->engine)) < 0 ||
+        (rc = haul_engine_fill(r->engine, fill, NULL)) < 0)
+        (void)random_close(r);
+    return rc;
+}
+
+int random_close(struct random_run *r)
+{
+    if (r->stream && haul_device_stream_sync(r->dev, r->stream) < 0)
+        fprintf(stderr, "trainer's stream: %s\n", haul_last_error());
+    haul_engine_close(r->engine);
+    if (r->stream)
+        haul_device_stream_close(r->dev, r->stream);
+    int rc = haul_device_close(r->dev);
+    free(r->unit);
+    free(r->work);
+    memset(r, 0, sizeof *r);
+    return rc;
+}
+
+static int visit_forward(struct random_run *r, uint32_t u)
+{
+    struct random_work *k = &r->work[r->nwork++];
+    int rc = haul_unit_acquire(r->unit[u], r->stream, &k->w);
+
+    k->run = r;
+    k->unit = u;
+    if (rc == 0)
+        rc = haul_device_launch(r->dev, r->stream, forward, k);
+    return rc < 0 ? rc : haul_unit_release(r->unit[u], r->stream);
+}
+
+static int visit_backward(struct random_run *r, uint32_t u, unsigned pass, int more_visits)
+{
+    struct random_work *k = &r->work[r->nwork++];
+    int rc = haul_unit_acquire(r->unit[u], r->stream, &k->w);
+
+    if (rc < 0 || is_left_out(r->shape, u, r->step))
+        return rc < 0 ? rc : haul_unit_release(r->unit[u], r->stream);
+    *k = (struct random_work){.run = r, .unit = u, .w = k->w, .step = r->step, .pass = pass};
+    rc = haul_unit_grad(r->unit[u], r->stream, &k->g);
+    if (rc == 0)
+        rc = haul_device_launch(r->dev, r->stream, backward, k);
+    if (rc == 0 && !more_visits)
+        rc = haul_unit_reduce(r->unit[u], r->stream);
+    return rc < 0 ? rc : haul_unit_release(r->unit[u], r->stream);
+}
+
+static int one_pass(struct random_run *r, unsigned pass)
+{
+    uint32_t n = r->shape->nunits, first = r->shape->wander ? r->step % n : 0;
+    int rc = 0, tied = r->shape->tied;
+
+    for (uint32_t u = 0; rc == 0 && u < n; u++)
+        rc = visit_forward(r, (first + u) % n);
+    if (rc == 0 && tied)
+        rc = visit_forward(r, 0);
+    if (rc == 0 && tied)
+        rc = visit_backward(r, 0, pass, 1);
+    for (uint32_t u = n; rc == 0 && u-- > 0;)
+        rc = visit_backward(r, u, pass, 0);
+    return rc;
+}
+
+int random_step(struct random_run *r, struct haul_report *report)
+{
+    struct haul_group_step groups[RANDOM_GROUPS];
+    struct haul_step step = {.struct_size = sizeof step,
+                             .groups = groups,
+                             .clip_norm = r->shape->clip,
+                             .grad_scale = 1.0 / r->shape->passes};
+    int rc = 0;
+
+    r->nwork = 0;
+    r->step++;
+    group_values(groups);
+    for (unsigned p = 0; rc == 0 && p < r->shape->passes; p++)
+        rc = one_pass(r, p);
+    if (rc == 0)
+        rc = haul_engine_step(r->engine, &step, report);
+    /* What a failed step has queued still uses work[]. */
+    if (rc < 0 && haul_device_stream_sync(r->dev, r->stream) < 0)
+        fprintf(stderr, "trainer's stream: %s\n", haul_last_error());
+    return rc;
+}
+
+/* ---- budgets ---- */
+
+int random_ledger(const struct random_shape *shape, const struct random_place *place,
+                  struct random_rest *out)
+{
+    struct haul_ledger_line line;
+    struct random_run r;
+    int rc = describe(&r, shape, place);
+
+    if (rc < 0)
+        return rc;
+    memset(out, 0, sizeof *out);
+    for (uint32_t i = 0; haul_engine_ledger(r.engine, i, &line) == 0; i++) {
+        out->all[line.tier] += line.bytes;
+        if (strcmp(line.purpose, "records") == 0)
+            out->records[line.tier] += line.bytes;
+        if (strcmp(line.purpose, "parameters") == 0)
+            out->params[line.tier] += line.bytes;
+        if (strcmp(line.purpose, "parameter slots") == 0)
+            out->param_slots += line.bytes;
+    }
+    return random_close(&r);
+}
+
+/* A budget above the one with everything paged that can be paged, and below the one with nothing paged. */
+static int between(const struct random_shape *shape, struct random_place *place, uint64_t from,
+                   double share, uint64_t range)
+{
+    struct random_place none = *place;
+    struct random_rest all;
+
+    none.nvme_dir = NULL;
+    none.host_mem = 0;
+    if (random_ledger(shape, &none, &all) < 0 || from + 8192 >= all.all[HAUL_TIER_HOST])
+        return 0;
+    place->host_mem = from + 8192 + (uint64_t)(share * (double)range);
+    if (place->host_mem >= all.all[HAUL_TIER_HOST])
+        place->host_mem = all.all[HAUL_TIER_HOST] - 1;
+    return 1;
+}
+
+int random_page_records(const struct random_shape *shape, struct random_place *place, double share)
+{
+    struct random_rest least;
+
+    place->host_mem = 1;
+    if (random_ledger(shape, place, &least) < 0)
+        return 0;
+    /* parameters come back, and their slots go */
+    uint64_t from = least.all[HAUL_TIER_HOST] - least.param_slots + least.params[HAUL_TIER_NVME] +
+                    (least.params[HAUL_TIER_NVME] ? 8192 : 0);
+    return between(shape, place, from, share, least.records[HAUL_TIER_NVME]);
+}
+
+int random_page_params(const struct random_shape *shape, struct random_place *place, double share)
+{
+    struct random_rest least;
+
+    place->host_mem = 1;
+    if (random_ledger(shape, place, &least) < 0 ||
+        least.params[HAUL_TIER_NVME] < least.param_slots + 16384)
+        return 0;
+    return between(shape, place, least.all[HAUL_TIER_HOST], share,
+                   least.params[HAUL_TIER_NVME] - least.param_slots - 16384);
+}
+
+/* ---- on plain arrays ---- */
+
+static int is_trained(const struct random_tensor *x)
+{
+    return !x->frozen && x->elems;
+}
+
+static uint32_t at(uint32_t u, uint32_t t)
+{
+    return u * RANDOM_MAX_TENSORS + t;
+}
+
+static void *zeroed(size_t n, size_t size)
+{
+    return calloc(n ? n : 1, size);
+}
+
+int random_twin_open(struct random_twin *w, const struct random_shape *sh)
+{
+    size_t n = (size_t)sh->nunits * RANDOM_MAX_TENSORS;
+
+    *w = (struct random_twin){.shape = sh,
+                              .p = zeroed(n, sizeof *w->p),
+                              .m = zeroed(n, sizeof *w->m),
+                              .v = zeroed(n, sizeof *w->v),
+                              .grad = zeroed(n, sizeof *w->grad),
+                              .nsteps = zeroed(sh->nunits, sizeof *w->nsteps)};
+    for (uint32_t u = 0; u < sh->nunits; u++)
+        for (uint32_t t = 0; t < sh->unit[u].ntensors; t++) {
+            const struct random_tensor *x = &sh->unit[u].tensor[t];
+            uint32_t k = at(u, t);
+            w->p[k] = zeroed(x->elems, 4), w->m[k] = zeroed(x->elems, 4);
+            w->v[k] = zeroed(x->elems, 4), w->grad[k] = zeroed(x->elems, 4);
+            for (uint64_t i = 0; i < x->elems; i++)
+                w->p[k][i] =
+                    x->frozen && !x->fp32 ? narrow(HAUL_BF16, initial(u, t, i)) : initial(u, t, i);
+        }
+    return 0;
+}
+
+void random_twin_close(struct random_twin *w)
+{
+    for (uint32_t k = 0; k < w->shape->nunits * RANDOM_MAX_TENSORS; k++)
+        free(w->p[k]), free(w->m[k]), free(w->v[k]), free(w->grad[k]);
+    free(w->p), free(w->m), free(w->v), free(w->grad), free(w->nsteps);
+}
+
+static void twin_gradient(struct random_twin *w, uint32_t u, uint32_t t)
+{
+    const struct random_shape *sh = w->shape;
+    const struct random_tensor *x = &sh->unit[u].tensor[t];
+    enum haul_dtype published = x->fp32 ? HAUL_FP32 : HAUL_BF16;
+    enum haul_dtype travel = x->fp32 ? HAUL_FP32 : sh->grad_dtype;
+    enum haul_dtype buffer = x->fp32 ? HAUL_FP32 : sh->buffer_dtype;
+    unsigned visits = sh->tied && u == 0 ? 2 : 1;
+    float *grad = w->grad[at(u, t)];
+
+    for (uint64_t i = 0; i < x->elems; i++)
+        for (unsigned p = 0; p < sh->passes; p++) {
+            float b = 0, at_device = narrow(published, w->p[at(u, t)][i]);
+            for (unsigned k = 0; k < visits; k++)
+                b = narrow(buffer, b + gradient(at_device, i, w->step, p));
+            b = narrow(travel, b);
+            grad[i] = p ? grad[i] + b : b;
+        }
+}
+
+static void twin_update(struct random_twin *w, uint32_t u, uint32_t t, double scale)
+{
+    const struct random_tensor *x = &w->shape->unit[u].tensor[t];
+    struct haul_group_step groups[RANDOM_GROUPS];
+    struct haul_optim adamw;
+    uint32_t k = at(u, t);
+
+    group_values(groups);
+    haul_optim_init(&adamw, HAUL_ADAMW);
+    struct haul_optim_arrays arrays = {.struct_size = sizeof arrays,
+                                       .n = x->elems,
+                                       .grad_dtype = HAUL_FP32,
+                                       .grad = w->grad[k],
+                                       .master = w->p[k],
+                                       .m = w->m[k],
+                                       .v = w->v[k]};
+    struct haul_optim_step s = {.struct_size = sizeof s,
+                                .step = w->nsteps[u],
+                                .lr = groups[x->group].lr,
+                                .weight_decay = groups[x->group].weight_decay,
+                                .grad_scale = scale};
+    if (haul_optim_update(&adamw, &arrays, &s, 1) < 0)
+        fprintf(stderr, "twin: %s\n", haul_last_error());
+}
+
+/* Sums the squares of what takes part. Returns whether anything did. */
+static int twin_gradients(struct random_twin *w, double *sum)
+{
+    int any = 0;
+
+    for (uint32_t u = 0; u < w->shape->nunits; u++)
+        for (uint32_t t = 0; t < w->shape->unit[u].ntensors; t++) {
+            const struct random_tensor *x = &w->shape->unit[u].tensor[t];
+            if (!is_trained(x) || is_left_out(w->shape, u, w->step))
+                continue;
+            any = 1;
+            twin_gradient(w, u, t);
+            for (uint64_t i = 0; i < x->elems; i++)
+                *sum += (double)w->grad[at(u, t)][i] * w->grad[at(u, t)][i];
+        }
+    return any;
+}
+
+void random_twin_step(struct random_twin *w, double clip)
+{
+    const struct random_shape *sh = w->shape;
+    double sum = 0, scale = 1.0 / sh->passes;
+
+    w->step++;
+    w->skipped = twin_gradients(w, &sum) && w->step == sh->inf_step;
+    w->norm = w->skipped ? INFINITY : sqrt(sum) * scale;
+    for (uint32_t u = 0; !w->skipped && u < sh->nunits; u++) {
+        if (is_left_out(sh, u, w->step))
+            continue;
+        w->nsteps[u]++;
+        for (uint32_t t = 0; t < sh->unit[u].ntensors; t++)
+            if (is_trained(&sh->unit[u].tensor[t]))
+                twin_update(w, u, t, scale * clip);
+    }
+}
+
+int64_t random_compare(struct random_run *r, const struct random_twin *w)
+{
+    int64_t bad = 0;
+
+    for (uint32_t u = 0; u < r->shape->nunits; u++)
+        for (uint32_t t = 0; t < r->shape->unit[u].ntensors; t++) {
+            uint64_t n = r->shape->unit[u].tensor[t].elems;
+            float *got = zeroed(n, sizeof *got);
+            int rc = haul_tensor_read(r->unit[u], t, 0, n, got);
+            for (uint64_t i = 0; rc == 0 && i < n; i++)
+                bad += hl_float_bits(got[i]) != hl_float_bits(w->p[at(u, t)][i]);
+            free(got);
+            if (rc < 0)
+                return rc;
+        }
+    return bad;
+}
