@@ -66,7 +66,7 @@ struct random_run {
     unsigned step; /* steps asked for */
 };
 
-/* Ends the process with `name hangs` after so many seconds (many more under slow tools), unless called again
+/* Fails the case with `name hangs` after so many seconds (many more under slow tools), unless called again
  * meanwhile. 0: no more. */
 void random_watch(const char *name, unsigned seconds);
 
