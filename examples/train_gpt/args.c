@@ -1,5 +1,6 @@
 /* args.c: one table of flags; parsing, help and the nearest flag of a typing error all come from it. */
 #include "args.h"
+#include "compute.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -51,7 +52,7 @@ static const struct flag flags[] = {
     {"order", CHOICE, AT(order), "layer|batch  all micro-batches unit by unit, or one after the other (layer)", 0, 0, order_choices},
     {"stage", COUNT, AT(stage), "0..3  what is sharded over ranks (3)", 0, 3, NULL},
     {"offload", CHOICE, AT(offload), "none|optimizer|all  what may leave the device (all)", 0, 0, offload_choices},
-    {"device", CHOICE, AT(device), "host|cuda  host emulates a device on the CPU (host)", 0, 0, device_choices},
+    {"device", CHOICE, AT(device), "host|cuda  host emulates a device on the CPU; cuda starts train_gpt_cuda, which computes on the first GPU (host)", 0, 0, device_choices},
     {"device-mem", SIZE, AT(device_mem_bytes), "SIZE  device memory, 24GB or 512MiB; what is left over takes offloaded units back (no cap)", 1, INT64_MAX, NULL},
     {"host-mem", SIZE, AT(host_mem_bytes), "SIZE  host memory for what is offloaded (what is free)", 1, INT64_MAX, NULL},
     {"nvme", DIRS, AT(nvme_dirs), "DIR[,DIR]  existing folders for what --host-mem has no room for (none)", 0, 0, NULL},
@@ -319,6 +320,8 @@ static int check(struct args *args)
     if (args->window != 0 && args->offload != HAUL_OFFLOAD_ALL)
         return contradiction("--window needs --offload all: otherwise every unit stays on the "
                              "device");
+    if (args->device == DEVICE_CUDA && args->link_gbps > 0)
+        return contradiction("--link-gbps needs --device host: a GPU's link is as fast as it is");
     if (args->plan_only && (args->digest || args->jsonl != NULL || args->trace != NULL))
         return contradiction("--plan-only trains nothing: leave out --digest, --jsonl and --trace");
     return EXIT_OK;
@@ -337,6 +340,7 @@ int args_parse(int argc, char **argv, struct args *out)
                         .seed = 1,
                         .lr = 0.002,
                         .clip = 1,
+                        .device = compute_device,
                         .offload = HAUL_OFFLOAD_ALL,
                         .dtype = HAUL_BF16};
     int used, rc;

@@ -46,14 +46,18 @@ extern const enum device_kind compute_device;
 void compute_bytes(const struct args *args, const struct gpt_shape *shape,
                    struct compute_bytes *out);
 
-/* HAUL_E_DEVICE: there is none here. */
-HAUL_MUST_USE
-int compute_device_open(const struct args *args, struct haul_device **out);
-
-/* Once device, arena and stream are open; sets t->compute. Close: the stream is done; NULL is fine. */
+/* Opens t->device, and t->compute. HAUL_E_DEVICE: something is missing here. Close, which leaves the device
+ * open, may follow a failed open too; the stream is done then. */
 HAUL_MUST_USE
 int compute_open(struct trainer *t);
 void compute_close(struct trainer *t);
+
+/* Arena and stream are there. */
+HAUL_MUST_USE
+int compute_bind(struct trainer *t);
+
+/* What went wrong here and not in haul; "" when nothing did. */
+const char *compute_error(void);
 
 /* The acquired unit into the arena's weights; called where compute_bytes() asked for them. */
 HAUL_MUST_USE

@@ -26,24 +26,27 @@ void compute_bytes(const struct args *args, const struct gpt_shape *shape,
             *bytes = UINT64_MAX;
 }
 
-int compute_device_open(const struct args *args, struct haul_device **out)
+int compute_open(struct trainer *t)
 {
     struct haul_device_host_opts opts;
 
+    gpt_model_init();
     haul_device_host_opts_init(&opts);
-    opts.mem_bytes = args->device_mem_bytes;
-    opts.h2d_bytes_per_s = opts.d2h_bytes_per_s = args->link_gbps * 1e9;
-    return haul_device_host_open(&opts, out);
+    opts.mem_bytes = t->args->device_mem_bytes;
+    opts.h2d_bytes_per_s = opts.d2h_bytes_per_s = t->args->link_gbps * 1e9;
+    t->compute = calloc(1, sizeof *t->compute);
+    return t->compute == NULL ? -ENOMEM : haul_device_host_open(&opts, &t->device);
 }
 
-int compute_open(struct trainer *t)
+int compute_bind(struct trainer *t)
 {
-    gpt_model_init();
-    t->compute = calloc(1, sizeof *t->compute);
-    if (t->compute == NULL)
-        return -ENOMEM;
     gpt_scratch_bind(&t->shape, t->arena.scratch, &t->compute->scratch);
     return 0;
+}
+
+const char *compute_error(void)
+{
+    return "";
 }
 
 void compute_close(struct trainer *t)
@@ -65,11 +68,12 @@ static void point_at_weights(const struct job *job, const real *w[GPT_MAX_TENSOR
     enum gpt_unit unit = unit_of(job->part);
     const real *widened = t->arena.weights;
     struct gpt_tensor tensor;
+    uint64_t at = 0;
 
     for (uint32_t i = 0; i < gpt_unit_ntensors(unit); i++) {
-        w[i] = widened == NULL ? job->raw[i] : widened;
+        w[i] = widened == NULL ? job->raw[i] : widened + at;
         gpt_unit_tensor(&t->shape, unit, i, &tensor);
-        widened += widened == NULL ? 0 : tensor.shape[0] * tensor.shape[1];
+        at += tensor.shape[0] * tensor.shape[1];
     }
 }
 

@@ -31,7 +31,7 @@ static void catch_interrupt(void)
 
 static int failed(void)
 {
-    fprintf(stderr, "train_gpt: %s\n", haul_last_error());
+    fprintf(stderr, "train_gpt: %s\n", trainer_error(0));
     return EXIT_FAILED;
 }
 

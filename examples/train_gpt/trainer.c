@@ -255,7 +255,7 @@ static int open_rest(struct trainer *t)
     if (rc == 0)
         rc = haul_device_stream_open(t->device, &t->stream);
     if (rc == 0)
-        rc = compute_open(t);
+        rc = compute_bind(t);
     return rc < 0 ? rc : fill(t);
 }
 
@@ -279,17 +279,23 @@ int trainer_open(const struct args *args, struct trainer *out)
     }
     rc = allocate_host(t);
     if (rc == 0)
-        rc = compute_device_open(args, &t->device);
+        rc = compute_open(t);
     if (rc == HAUL_E_DEVICE)
         code = EXIT_ENVIRONMENT;
     if (rc == 0)
         rc = open_rest(t);
     if (rc == 0)
         return EXIT_OK;
-    fprintf(stderr, "train_gpt: %s\n",
-            haul_last_error()[0] != '\0' ? haul_last_error() : haul_strerror(rc));
+    fprintf(stderr, "train_gpt: %s\n", trainer_error(rc));
     trainer_close(t);
     return code;
+}
+
+const char *trainer_error(int rc)
+{
+    if (compute_error()[0] != '\0')
+        return compute_error();
+    return haul_last_error()[0] != '\0' ? haul_last_error() : haul_strerror(rc);
 }
 
 void trainer_close(struct trainer *t)

@@ -76,6 +76,9 @@ static inline enum gpt_unit trainer_kind(const struct trainer *t, uint32_t u)
 int trainer_open(const struct args *args, struct trainer *out);
 void trainer_close(struct trainer *t);
 
+/* The text of the last error, whoever made it. */
+const char *trainer_error(int rc);
+
 /* Train on t->tokens. *loss, unscaled: mean over the step's tokens. Errors of haul; haul_last_error() says more. */
 HAUL_MUST_USE
 int trainer_step(struct trainer *t, uint64_t step, double *loss, struct haul_report *report);
