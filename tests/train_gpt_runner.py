@@ -40,13 +40,13 @@ class Result:
         return self.lines[-1]
 
 
-def run(*flags, env=None, preexec=None, timeout=600):
+def run(*flags, env=None, preexec=None, timeout=600, program=None):
     """Run the program in an empty folder; {jsonl} in a flag is a file that Result.lines reads, {nvme} a
     folder that must be empty again in the end."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as nvme:
         jsonl = os.path.join(folder, "run.jsonl")
         words = [str(f).replace("{jsonl}", jsonl).replace("{nvme}", nvme) for f in flags]
-        done = subprocess.run([PROGRAM] + words,
+        done = subprocess.run([program or PROGRAM] + words,
                               cwd=folder, env=dict(os.environ, **(env or {})), text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=preexec,
                               timeout=timeout, check=False)
@@ -61,9 +61,9 @@ def train(*flags, **options):
     return result
 
 
-def plan(*flags):
+def plan(*flags, **options):
     """What --plan-only says: {(tier, purpose): bytes}, "in all" being the sums. Fits or not."""
-    result = run(*flags, "--plan-only")
+    result = run(*flags, "--plan-only", **options)
     assert result.out.startswith("tier"), (flags, result.err)
     rows = (line.split() for line in result.out.splitlines()[1:])
     return {(words[0], " ".join(words[1:-1])): int(words[-1]) for words in rows}

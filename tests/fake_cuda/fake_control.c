@@ -1,6 +1,7 @@
 /* fake_control.c: what tests ask for: failures, delays, limits; what is alive, what was wrong. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +22,14 @@ EXPORT fake_cuda_lose_nth_fn fake_cuda_lose_nth;
 EXPORT fake_cuda_revive_fn fake_cuda_revive;
 EXPORT fake_cuda_live_fn fake_cuda_live;
 EXPORT fake_cuda_violations_fn fake_cuda_violations;
+
+/* Programs that no test is inside of are given their delays by the environment. */
+__attribute__((constructor)) static void configure_from_environment(void)
+{
+    const char *seed = getenv("FAKE_CUDA_SEED");
+
+    fake.config.seed = seed ? strtoull(seed, NULL, 10) : 0;
+}
 
 uint64_t fake_now_ns(void)
 {

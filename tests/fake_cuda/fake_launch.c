@@ -53,6 +53,9 @@ CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
             *out = (CUfunction)(uintptr_t)&fake_kernels[i];
             return fake_leave(CUDA_SUCCESS);
         }
+    *out = fake_gpt_function(name);
+    if (module == &the_module && *out)
+        return fake_leave(CUDA_SUCCESS);
     return fake_leave(fake_violation(CUDA_ERROR_NOT_FOUND, "no kernel %s", name));
 }
 
@@ -173,5 +176,7 @@ CUresult cuLaunchKernel(CUfunction fn, unsigned gx, unsigned gy, unsigned gz, un
         return res;
     if (extra)
         return fake_leave(fake_violation(CUDA_ERROR_INVALID_VALUE, "extra launch options"));
+    if (fake_is_gpt(fn))
+        return fake_leave(fake_gpt_launch(fn, grid, block, shared, stream, params));
     return fake_leave(launch(kernel_of(fn), grid, block, shared, stream, params));
 }

@@ -49,6 +49,9 @@ struct fake_op {
             uint64_t nblocks;
             char args[128];
         } launch;
+        struct {
+            unsigned kernel; /* its arguments are owned */
+        } gpt;
     };
 };
 
@@ -141,6 +144,13 @@ struct fake_kernel {
 };
 extern const struct fake_kernel fake_kernels[];
 extern const unsigned fake_nkernels;
+
+/* The kernels of examples/train_gpt. NULL: none of that name. */
+CUfunction fake_gpt_function(const char *name);
+int fake_is_gpt(CUfunction fn);
+/* Under lock. */
+CUresult fake_gpt_launch(CUfunction fn, const unsigned grid[3], const unsigned block[3],
+                         unsigned shared, CUstream stream, void **params);
 enum { FAKE_CONVERT, FAKE_ACCUMULATE, FAKE_SUMSQ, FAKE_OPTIM };
 
 #endif
