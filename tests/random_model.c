@@ -477,8 +477,8 @@ int random_twin_open(struct random_twin *w, const struct random_shape *sh)
             w->p[k] = zeroed(x->elems, 4), w->m[k] = zeroed(x->elems, 4);
             w->v[k] = zeroed(x->elems, 4), w->grad[k] = zeroed(x->elems, 4);
             for (uint64_t i = 0; i < x->elems; i++)
-                w->p[k][i] =
-                    x->frozen && !x->fp32 ? narrow(HAUL_BF16, initial(u, t, i)) : initial(u, t, i);
+                w->p[k][i] = narrow(x->frozen && !x->fp32 ? HAUL_BF16 : HAUL_FP32,
+                                    initial(u, t, x->first + i));
         }
     return 0;
 }
@@ -504,7 +504,7 @@ static void twin_gradient(struct random_twin *w, uint32_t u, uint32_t t)
         for (unsigned p = 0; p < sh->passes; p++) {
             float b = 0, at_device = narrow(published, w->p[at(u, t)][i]);
             for (unsigned k = 0; k < visits; k++)
-                b = narrow(buffer, b + gradient(at_device, i, w->step, p));
+                b = narrow(buffer, b + gradient(at_device, x->first + i, w->step, p));
             b = narrow(travel, b);
             grad[i] = p ? grad[i] + b : b;
         }
@@ -575,12 +575,12 @@ int64_t random_compare(struct random_run *r, const struct random_twin *w)
 {
     int64_t bad = 0;
 
-    for (uint32_t u = 0; u < r->shape->nunits; u++)
-        for (uint32_t t = 0; t < r->shape->unit[u].ntensors; t++) {
-            uint64_t n = r->shape->unit[u].tensor[t].elems;
-            float *got = zeroed(n, sizeof *got);
-            int rc = haul_tensor_read(r->unit[u], t, 0, n, got);
-            for (uint64_t i = 0; rc == 0 && i < n; i++)
+    for (uint32_t u = 0; u < w->shape->nunits; u++)
+        for (uint32_t t = 0; t < w->shape->unit[u].ntensors; t++) {
+            const struct random_tensor *x = &w->shape->unit[u].tensor[t];
+            float *got = zeroed(x->elems, sizeof *got);
+            int rc = haul_tensor_read(r->unit[u], t, x->first, x->elems, got);
+            for (uint64_t i = 0; rc == 0 && i < x->elems; i++)
                 bad += hl_float_bits(got[i]) != hl_float_bits(w->p[at(u, t)][i]);
             free(got);
             if (rc < 0)

@@ -18,6 +18,7 @@ struct random_tensor {
     uint64_t elems;
     int fp32, frozen;
     uint32_t group;
+    uint64_t first; /* twin only: it has elements first, first + 1, ... of a larger tensor */
 };
 
 struct random_unit {
@@ -110,7 +111,8 @@ int random_twin_open(struct random_twin *twin, const struct random_shape *shape)
 void random_twin_step(struct random_twin *twin, double clip);
 void random_twin_close(struct random_twin *twin);
 
-/* Elements whose master differs from the twin's, or the error of reading them. */
+/* Elements whose master differs from the twin's, or the error of reading them. The twin's shape may hold a part
+ * of every tensor. */
 int64_t random_compare(struct random_run *run, const struct random_twin *twin);
 
 #endif
