@@ -212,7 +212,7 @@ static void run_seed(uint64_t seed)
     char what[32];
 
     snprintf(what, sizeof what, "seed %llu", (unsigned long long)seed);
-    random_shape_make(&shape, seed, seed % 2 ? 40 : 8, 250000);
+    random_shape_make(&shape, seed, seed % 2 ? 40 : 16, 250000);
     uint64_t right = train_beside_twin(&shape, &host, what);
     for (int kind = 0; kind < NKINDS; kind++)
         run_kind((enum kind)kind, seed, &shape, &s, right);
