@@ -53,7 +53,7 @@ struct schedule {
 
 /* What became of all seeds together. */
 static struct tally {
-    unsigned nseeds, nright[NTROUBLES], nerrors[NTROUBLES], npaged, nparams_paged;
+    unsigned nseeds, nright[NTROUBLES], nerrors[NTROUBLES], npaged, nparams_paged, nstashes;
     uint64_t delivered[HL_NFAULTS];
 } tally;
 
@@ -100,6 +100,7 @@ static void draw_place(struct schedule *sc, const char *dir, int want_params, ui
     /* of the two, only the threads make system calls that can be told to fail */
     p->io_method = random_in(s, 0, 1) && sc->trouble != CALL ? HAUL_IO_URING : HAUL_IO_THREADS;
     p->jitter_seed = random_in(s, 0, 3) == 0 ? random_next(s) : 0;
+    p->stash_bytes = random_in(s, 0, 3) == 0 ? 4 * random_in(s, 1, 15000) : 0;
     double part = share[random_in(s, 0, 3)];
     sc->params_paged = want_params && random_page_params(&sc->shape, p, part);
     sc->paged = sc->params_paged || random_page_records(&sc->shape, p, part);
@@ -172,7 +173,9 @@ static int train(struct random_run *run, const struct schedule *sc, struct end *
         if (end->rc < 0)
             return end->rc;
     }
-    end->rc = haul_engine_sync(run->engine);
+    end->rc = haul_device_stream_sync(run->dev, run->stream);
+    if (end->rc == 0)
+        end->rc = haul_engine_sync(run->engine);
     end->in_step = end->rc < 0;
     if (end->rc == 0)
         end->rc = haul_engine_digest(run->engine, &end->digest);
@@ -212,6 +215,8 @@ static const char *read_again(struct random_run *run, const struct schedule *sc,
 static const char *judge(struct random_run *run, const struct schedule *sc, const struct end *end,
                          uint64_t right)
 {
+    if (run->nstash_wrong)
+        return "what was stashed came back changed";
     if (end->rc == 0)
         return end->digest == right ? NULL : "wrong digest";
     if (sc->trouble == SOFT)
@@ -315,6 +320,7 @@ static const char *run_seed(uint64_t seed, struct end *end, const char **what)
     tally.nseeds++;
     tally.npaged += (unsigned)sc.paged;
     tally.nparams_paged += (unsigned)sc.params_paged;
+    tally.nstashes += sc.place.stash_bytes != 0;
     (end->rc < 0 ? tally.nerrors : tally.nright)[sc.trouble]++;
     return wrong;
 }
@@ -354,14 +360,16 @@ static void check_tally(void)
                 tally.nerrors[t]);
         nerrors += tally.nerrors[t];
     }
-    fprintf(stderr, "%u seeds, %u with records on nvme, %u with parameters there\n", tally.nseeds,
-            tally.npaged, tally.nparams_paged);
+    fprintf(stderr,
+            "%u seeds, %u with records on nvme, %u with parameters there, %u with a stash\n",
+            tally.nseeds, tally.npaged, tally.nparams_paged, tally.nstashes);
     if (tally.nseeds < 100)
         return;
     cr_assert_gt(nerrors, tally.nseeds / 5, "%u errors in %u seeds", nerrors, tally.nseeds);
     cr_assert_lt(nerrors, tally.nseeds * 4 / 5, "%u errors in %u seeds", nerrors, tally.nseeds);
     cr_assert_gt(tally.npaged, tally.nseeds * 4 / 5);
     cr_assert_gt(tally.nparams_paged, tally.nseeds / 8);
+    cr_assert_gt(tally.nstashes, tally.nseeds / 8);
     for (int k = HL_FAULT_SHORT_ALIGNED; k < HL_NFAULTS; k++)
         cr_assert_gt(tally.delivered[k], 0, "fault %d never came", k);
 }

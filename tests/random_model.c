@@ -145,10 +145,11 @@ static float narrow(enum haul_dtype dtype, float x)
 /* ---- through the engine ---- */
 
 struct random_work {
-    const struct random_run *run;
+    struct random_run *run;
     uint32_t unit;
     struct haul_view w, g;
-    unsigned step, pass;
+    unsigned step, pass, depth;
+    uint32_t *stashed;
     float sum; /* forward reads something of every tensor */
 };
 
@@ -165,10 +166,26 @@ static void add(void *p, int fp32, uint64_t i, float x)
         ((uint16_t *)p)[i] = hl_bf16_from_float(load(p, 0, i) + x);
 }
 
+static uint32_t stash_word(const struct random_work *k, uint64_t i)
+{
+    return (uint32_t)hash((k->step * 1009ull + k->pass) * 10007ull + k->depth * 101ull + i * i);
+}
+
+static void check_stash(void *arg)
+{
+    struct random_work *k = arg;
+
+    for (uint64_t i = 0; i < k->run->stash_bytes / 4; i++)
+        k->run->nstash_wrong += k->stashed[i] != stash_word(k, i);
+}
+
 static void forward(void *arg)
 {
     struct random_work *k = arg;
     const struct random_unit *u = &k->run->shape->unit[k->unit];
+
+    for (uint64_t i = 0; i < k->run->stash_bytes / 4; i++)
+        k->stashed[i] = stash_word(k, i);
 
     k->sum = 0;
     for (uint32_t t = 0; t < u->ntensors; t++)
@@ -262,6 +279,12 @@ static int engine_open(struct random_run *r, const struct random_place *pl)
     o.nnvme_dirs = pl->nvme_dir != NULL;
     o.slot_bytes = pl->slot_bytes;
     o.io_method = pl->io_method;
+    if (pl->stash_bytes) {
+        o.stash_entries = r->shape->nunits + 1;
+        o.stash_entry_bytes = pl->stash_bytes;
+        o.stash_host_bytes = 1; /* as little as there can be */
+        o.trainer_device_bytes = 3 * pl->stash_bytes;
+    }
     return haul_engine_open(&o, &r->engine);
 }
 
@@ -272,7 +295,7 @@ static int describe(struct random_run *r, const struct random_shape *shape,
     struct haul_device_host_opts d;
     int rc;
 
-    *r = (struct random_run){.shape = shape};
+    *r = (struct random_run){.shape = shape, .stash_bytes = place->stash_bytes};
     r->unit = calloc(shape->nunits, sizeof *r->unit);
     r->work = calloc(2ull * (shape->nunits + 1) * shape->passes, sizeof *r->work);
     haul_device_host_opts_init(&d);
@@ -291,7 +314,9 @@ int random_open(struct random_run *r, const struct random_shape *shape,
 
     if (rc < 0)
         return rc;
-    if ((rc = haul_engine_build(r->engine)) < 0 ||
+    for (unsigned i = 0; rc == 0 && place->stash_bytes && i < 3; i++)
+        rc = haul_device_alloc(r->dev, place->stash_bytes, &r->stash_buffer[i]);
+    if (rc < 0 || (rc = haul_engine_build(r->engine)) < 0 ||
         (rc = haul_engine_fill(r->engine, fill, NULL)) < 0)
         (void)random_close(r);
     return rc;
@@ -302,6 +327,8 @@ int random_close(struct random_run *r)
     if (r->stream && haul_device_stream_sync(r->dev, r->stream) < 0)
         fprintf(stderr, "trainer's stream: %s\n", haul_last_error());
     haul_engine_close(r->engine);
+    for (unsigned i = 0; i < 3; i++)
+        haul_device_free(r->dev, r->stash_buffer[i]);
     if (r->stream)
         haul_device_stream_close(r->dev, r->stream);
     int rc = haul_device_close(r->dev);
@@ -311,16 +338,30 @@ int random_close(struct random_run *r)
     return rc;
 }
 
-static int visit_forward(struct random_run *r, uint32_t u)
+static int visit_forward(struct random_run *r, uint32_t u, unsigned pass)
 {
     struct random_work *k = &r->work[r->nwork++];
     int rc = haul_unit_acquire(r->unit[u], r->stream, &k->w);
 
-    k->run = r;
-    k->unit = u;
-    if (rc == 0)
-        rc = haul_device_launch(r->dev, r->stream, forward, k);
+    if (rc < 0)
+        return rc;
+    *k = (struct random_work){
+        .run = r, .unit = u, .w = k->w, .step = r->step, .pass = pass, .depth = r->depth};
+    k->stashed = r->stash_buffer[r->depth++ & 1];
+    rc = haul_device_launch(r->dev, r->stream, forward, k);
+    if (rc == 0 && r->stash_bytes)
+        rc = haul_stash_put(r->engine, k->stashed, r->stash_bytes, r->stream);
     return rc < 0 ? rc : haul_unit_release(r->unit[u], r->stream);
+}
+
+static int take_stashed(struct random_run *r, struct random_work *k)
+{
+    k->stashed = r->stash_buffer[2];
+    k->depth = --r->depth;
+    if (!r->stash_bytes)
+        return 0;
+    int rc = haul_stash_take(r->engine, k->stashed, r->stash_bytes, r->stream);
+    return rc < 0 ? rc : haul_device_launch(r->dev, r->stream, check_stash, k);
 }
 
 static int visit_backward(struct random_run *r, uint32_t u, unsigned pass, int more_visits)
@@ -328,9 +369,12 @@ static int visit_backward(struct random_run *r, uint32_t u, unsigned pass, int m
     struct random_work *k = &r->work[r->nwork++];
     int rc = haul_unit_acquire(r->unit[u], r->stream, &k->w);
 
+    if (rc < 0)
+        return rc;
+    *k = (struct random_work){.run = r, .unit = u, .w = k->w, .step = r->step, .pass = pass};
+    rc = take_stashed(r, k);
     if (rc < 0 || is_left_out(r->shape, u, r->step))
         return rc < 0 ? rc : haul_unit_release(r->unit[u], r->stream);
-    *k = (struct random_work){.run = r, .unit = u, .w = k->w, .step = r->step, .pass = pass};
     rc = haul_unit_grad(r->unit[u], r->stream, &k->g);
     if (rc == 0)
         rc = haul_device_launch(r->dev, r->stream, backward, k);
@@ -345,9 +389,9 @@ static int one_pass(struct random_run *r, unsigned pass)
     int rc = 0, tied = r->shape->tied;
 
     for (uint32_t u = 0; rc == 0 && u < n; u++)
-        rc = visit_forward(r, (first + u) % n);
+        rc = visit_forward(r, (first + u) % n, pass);
     if (rc == 0 && tied)
-        rc = visit_forward(r, 0);
+        rc = visit_forward(r, 0, pass);
     if (rc == 0 && tied)
         rc = visit_backward(r, 0, pass, 1);
     for (uint32_t u = n; rc == 0 && u-- > 0;)
@@ -364,7 +408,7 @@ int random_step(struct random_run *r, struct haul_report *report)
                              .grad_scale = 1.0 / r->shape->passes};
     int rc = 0;
 
-    r->nwork = 0;
+    r->nwork = r->depth = 0;
     r->step++;
     group_values(groups);
     for (unsigned p = 0; rc == 0 && p < r->shape->passes; p++)

@@ -48,6 +48,8 @@ struct random_place {
     const char *nvme_dir; /* NULL: no nvme tier */
     enum haul_io_method io_method;
     uint64_t jitter_seed;
+    uint64_t
+        stash_bytes; /* forward stashes so much at every visit, and backward takes it back; 0: no stash */
 };
 
 /* Of what rests in a tier, by the ledger. */
@@ -65,6 +67,10 @@ struct random_run {
     struct random_work *work;
     unsigned nwork;
     unsigned step; /* steps asked for */
+    uint64_t stash_bytes;
+    void *stash_buffer[3]; /* on the device: two to put from in turn, one to take to */
+    unsigned depth;
+    uint64_t nstash_wrong; /* words that came back changed; once the stream is idle */
 };
 
 /* Fails the case with `name hangs` after so many seconds (many more under slow tools), unless called again
