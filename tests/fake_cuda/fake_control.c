@@ -23,12 +23,19 @@ EXPORT fake_cuda_revive_fn fake_cuda_revive;
 EXPORT fake_cuda_live_fn fake_cuda_live;
 EXPORT fake_cuda_violations_fn fake_cuda_violations;
 
-/* Programs that no test is inside of are given their delays by the environment. */
+static uint64_t from_environment(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
+/* Programs that no test is inside of are given delays and failures by the environment. */
 __attribute__((constructor)) static void configure_from_environment(void)
 {
-    const char *seed = getenv("FAKE_CUDA_SEED");
-
-    fake.config.seed = seed ? strtoull(seed, NULL, 10) : 0;
+    fake.config.seed = from_environment("FAKE_CUDA_SEED");
+    fake.fail_in = (int64_t)from_environment("FAKE_CUDA_FAIL_NTH");
+    fake.fail_result = CUDA_ERROR_UNKNOWN;
 }
 
 uint64_t fake_now_ns(void)
