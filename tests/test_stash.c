@@ -1,4 +1,5 @@
 /* The stash gives back what was put, last in first out, in pool and past it. */
+#include <errno.h>
 #include <unistd.h>
 
 #include "device_ops.h"
@@ -172,4 +173,35 @@ Test(stash, misuse_is_an_error_that_says_what)
     cr_assert_not_null(strstr(haul_last_error(), "10 bytes"), "%s", haul_last_error());
     check(haul_stash_take(r.engine, r.buf[0], 10, r.stream));
     close_rig(&r);
+}
+
+/* More refusals than there are slots and entries, then the stash as full as it may be. */
+static void refused_puts_take_nothing(uint64_t host_bytes, bool half_full)
+{
+    unsigned from = half_full ? ENTRIES / 2 : 0;
+    char *host = malloc(BYTES);
+    struct rig r;
+
+    open_rig(&r, host_bytes, 3, HAUL_IO_THREADS);
+    for (unsigned i = 0; i < from; i++)
+        check(haul_stash_put(r.engine, r.buf[0], 10, r.stream));
+    for (int i = 0; i < 2 * ENTRIES; i++) {
+        cr_assert_eq(haul_stash_put(r.engine, host, BYTES, r.stream), -EINVAL);
+        cr_assert_gt(strlen(haul_last_error()), 10);
+        cr_assert_eq(haul_stash_put(r.engine, r.buf[0], BYTES, NULL), -EINVAL);
+        cr_assert_gt(strlen(haul_last_error()), 10);
+    }
+    up_and_down(&r, 1, from, ENTRIES);
+    for (unsigned i = 0; i < from; i++)
+        check(haul_stash_take(r.engine, r.buf[0], 10, r.stream));
+    cr_assert_eq(haul_stash_take(r.engine, r.buf[0], 10, r.stream), HAUL_E_STATE);
+    close_rig(&r);
+    free(host);
+}
+
+Test(stash, a_refused_put_gives_back_what_it_took)
+{
+    refused_puts_take_nothing(0, false);
+    refused_puts_take_nothing(1, false);
+    refused_puts_take_nothing(1, true);
 }

@@ -305,6 +305,19 @@ static int wait_for_slot(struct haul_engine *e, uint64_t bytes)
     }
 }
 
+/* Nothing was copied to the slot. */
+static int give_back(struct haul_engine *e, struct hl_stash_slot *s, struct hl_sample *sample,
+                     int rc)
+{
+    if (sample)
+        e->nsamples--;
+    hl_spin_lock(&e->lock);
+    s->used = false;
+    hl_spin_unlock(&e->lock);
+    hl_gate_wake(&e->gate);
+    return rc;
+}
+
 int haul_stash_put(struct haul_engine *e, const void *src, uint64_t bytes, void *stream)
 {
     struct hl_stash *st = &e->stash;
@@ -322,11 +335,14 @@ int haul_stash_put(struct haul_engine *e, const void *src, uint64_t bytes, void 
     struct hl_stash_slot *s = &st->slot[slot];
     if ((rc = e->ops->event_record(e->dev, s->ready, stream)) < 0 ||
         (rc = e->ops->stream_wait(e->dev, e->d2h, s->ready)) < 0 ||
-        (rc = e->ops->copy_d2h(e->dev, s->mem, src, bytes, e->d2h)) < 0 ||
-        (rc = e->ops->event_record(e->dev, s->done, e->d2h)) < 0 ||
+        (rc = e->ops->copy_d2h(e->dev, s->mem, src, bytes, e->d2h)) < 0)
+        return give_back(e, s, sample, rc);
+    if ((rc = e->ops->event_record(e->dev, s->done, e->d2h)) < 0 ||
         (st->last_put && (rc = e->ops->stream_wait(e->dev, stream, st->last_put)) < 0) ||
-        (sample && (rc = hl_sample_end(e, sample, HAUL_LANE_D2H, stream)) < 0))
+        (sample && (rc = hl_sample_end(e, sample, HAUL_LANE_D2H, stream)) < 0)) {
+        hl_engine_fail(e, rc); /* a copy is under way to a slot whose end nobody can tell */
         return rc;
+    }
     st->last_put = s->done;
     hl_spin_lock(&e->lock);
     st->depth++;
