@@ -70,10 +70,11 @@ struct hl_dir {
 
 /* ---- what is asked ---- */
 
-enum hl_op_state { HL_OP_FREE = 0, HL_OP_TAKEN, HL_OP_DONE };
+/* TAKEN: its token is waited for, then DONE. CALLBACK: nobody waits, then FREE. */
+enum hl_op_state { HL_OP_FREE = 0, HL_OP_TAKEN, HL_OP_CALLBACK, HL_OP_DONE };
 
 struct hl_op {
-    _Atomic uint32_t generation; /* in the token; moves on when the op is given back */
+    _Atomic uint32_t generation; /* in the token; moves on when it is claimed or given back */
     _Atomic uint32_t state;      /* enum hl_op_state */
     atomic_int urgent;
     int write, force_check;

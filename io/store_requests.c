@@ -12,15 +12,19 @@ static uint64_t token_of(const struct haul_store *s, const struct hl_op *op)
     return (uint64_t)atomic_load(&op->generation) << 32 | (uint64_t)(op - s->ops + 1);
 }
 
+/* NULL: nobody can wait for it. */
 static struct hl_op *op_of(struct haul_store *s, uint64_t token)
 {
     uint64_t index = (token & UINT32_MAX) - 1;
     struct hl_op *op;
+    uint32_t state;
 
     if (index >= s->opts.max_requests)
         return NULL;
     op = &s->ops[index];
-    return atomic_load(&op->generation) == token >> 32 && atomic_load(&op->state) != HL_OP_FREE
+    state = atomic_load(&op->state);
+    return atomic_load(&op->generation) == token >> 32 &&
+                   (state == HL_OP_TAKEN || state == HL_OP_DONE)
                ? op
                : NULL;
 }
@@ -43,9 +47,9 @@ static struct hl_op *take_op(struct haul_store *s)
     return op;
 }
 
+/* The generation has moved on. */
 static void give_op(struct haul_store *s, struct hl_op *op)
 {
-    atomic_fetch_add(&op->generation, 1);
     atomic_store(&op->state, HL_OP_FREE);
     hl_spin_lock(&s->lock);
     op->next = s->free_ops;
@@ -106,7 +110,7 @@ int hl_store_submit(struct haul_store *s, const struct haul_io *io, int force_ch
                        s->opts.max_requests);
     fill_op(op, io, bytes);
     op->force_check = force_check;
-    atomic_store(&op->state, HL_OP_TAKEN);
+    atomic_store(&op->state, op->fn ? HL_OP_CALLBACK : HL_OP_TAKEN);
     if (token)
         *token = token_of(s, op);
     atomic_fetch_add(&s->npending, 1);
@@ -137,6 +141,7 @@ void hl_op_complete(struct haul_store *s, struct hl_op *op)
 
         if (rc < 0)
             hl_fail_text(rc, op->text);
+        atomic_fetch_add(&op->generation, 1);
         give_op(s, op);
         fn(user, rc);
     } else {
@@ -144,17 +149,6 @@ void hl_op_complete(struct haul_store *s, struct hl_op *op)
     }
     atomic_fetch_sub(&s->npending, 1);
     hl_gate_wake(&s->done_gate);
-}
-
-/* The op is complete: its result is the caller's, its place free. */
-static int collect(struct haul_store *s, struct hl_op *op)
-{
-    int rc = op->rc;
-
-    if (rc < 0)
-        hl_fail_text(rc, op->text);
-    give_op(s, op);
-    return rc;
 }
 
 static int may_wait(const struct haul_store *s)
@@ -170,21 +164,41 @@ static int stale(uint64_t token)
                    (unsigned long long)token);
 }
 
+/* The op was seen DONE. Several threads may hold the token: the one that moves the generation on has
+ * the result. Completion woke the others too, and they find the token stale. */
+static int claim(struct hl_op *op, uint64_t token)
+{
+    uint32_t generation = (uint32_t)(token >> 32);
+
+    return atomic_compare_exchange_strong(&op->generation, &generation, generation + 1);
+}
+
+static int collect(struct haul_store *s, struct hl_op *op)
+{
+    int rc = op->rc;
+
+    if (rc < 0)
+        hl_fail_text(rc, op->text);
+    give_op(s, op);
+    return rc;
+}
+
 int haul_store_wait(struct haul_store *store, uint64_t token)
 {
-    struct hl_op *op = op_of(store, token);
     int rc = may_wait(store);
+    struct hl_op *op;
 
     if (rc < 0)
         return rc;
-    if (!op || op->fn)
-        return stale(token);
-    atomic_store(&op->urgent, 1);
     for (;;) {
         uint32_t seen = hl_gate_look(&store->done_gate);
 
+        op = op_of(store, token);
+        if (!op)
+            return stale(token);
         if (atomic_load(&op->state) == HL_OP_DONE)
-            return collect(store, op);
+            return claim(op, token) ? collect(store, op) : stale(token);
+        atomic_store(&op->urgent, 1);
         hl_gate_sleep(&store->done_gate, seen);
     }
 }
@@ -200,7 +214,7 @@ static uint32_t look(struct haul_store *s, const uint64_t *tokens, uint32_t n, i
         if (!tokens[i])
             continue;
         op = op_of(s, tokens[i]);
-        if (!op || op->fn) {
+        if (!op) {
             (void)stale(tokens[i]);
             return UINT32_MAX;
         }
@@ -217,6 +231,7 @@ int haul_store_wait_any(struct haul_store *store, const uint64_t *tokens, uint32
                         uint32_t *index)
 {
     int rc = may_wait(store), first_look = 1;
+    struct hl_op *op;
     uint32_t i, nlive;
 
     if (rc < 0)
@@ -234,18 +249,27 @@ int haul_store_wait_any(struct haul_store *store, const uint64_t *tokens, uint32
         first_look = 0;
         hl_gate_sleep(&store->done_gate, seen);
     }
+    op = op_of(store, tokens[i]);
+    if (!op || !claim(op, tokens[i]))
+        return stale(tokens[i]);
     *index = i;
-    return collect(store, op_of(store, tokens[i]));
+    return collect(store, op);
 }
 
 int haul_store_poll(struct haul_store *store, uint64_t token, int *done)
 {
     struct hl_op *op = op_of(store, token);
 
-    if (!op || op->fn)
+    if (!op)
         return stale(token);
-    *done = atomic_load(&op->state) == HL_OP_DONE;
-    return *done ? collect(store, op) : 0;
+    if (atomic_load(&op->state) != HL_OP_DONE) {
+        *done = 0;
+        return 0;
+    }
+    if (!claim(op, token))
+        return stale(token);
+    *done = 1;
+    return collect(store, op);
 }
 
 void haul_store_drain(struct haul_store *store)

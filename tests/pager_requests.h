@@ -192,6 +192,51 @@ Test(pager, a_token_is_good_for_one_wait)
     }
 }
 
+struct sharer {
+    struct haul_store *s;
+    uint64_t tokens[2];
+    int any, rc;
+};
+
+static void *wait_for_shared(void *arg)
+{
+    struct sharer *w = arg;
+    uint32_t index;
+
+    w->rc = w->any ? haul_store_wait_any(w->s, w->tokens, 2, &index)
+                   : haul_store_wait(w->s, w->tokens[0]);
+    return NULL;
+}
+
+/* Both threads come back: one has the result, for the other the token is stale. */
+Test(pager, of_two_threads_that_wait_for_a_token_one_gets_the_result)
+{
+    unsigned char *m = memory(16 * BLK);
+    char dir[128];
+
+    cr_assert(place_make(1, dir));
+    struct haul_store *s = scratch(dir, 16 * BLK);
+
+    alarm(20); /* a thread that nobody wakes ends the case */
+    for (int i = 0; i < 300; i++) {
+        struct haul_io io = {.extent = 1, .buf = m, .bytes = 16 * BLK};
+        struct sharer w[2] = {{.s = s, .any = i & 1}, {.s = s, .any = i >> 1 & 1}};
+        pthread_t t[2];
+
+        MUST(haul_store_submit(s, &io, &w[0].tokens[0]));
+        w[1].tokens[0] = w[0].tokens[0];
+        for (int k = 0; k < 2; k++)
+            cr_assert_eq(pthread_create(&t[k], NULL, wait_for_shared, &w[k]), 0);
+        for (int k = 0; k < 2; k++)
+            cr_assert_eq(pthread_join(t[k], NULL), 0);
+        cr_assert(w[0].rc == 0 || w[1].rc == 0, "round %d: %d %d", i, w[0].rc, w[1].rc);
+        cr_assert_eq(w[0].rc + w[1].rc, -EINVAL, "round %d: %d %d", i, w[0].rc, w[1].rc);
+    }
+    alarm(0);
+    haul_store_close(s);
+    place_remove(dir);
+}
+
 Test(pager, too_many_requests_are_refused_and_none_is_lost)
 {
     unsigned char *m = memory(32 * BLK);

@@ -264,7 +264,7 @@ HAUL_MUST_USE
 int haul_store_submit(struct haul_store *store, const struct haul_io *io, uint64_t *token);
 
 /* Wait for a request and give its token back. Returns the request's result. A token that was already
- * waited for is -EINVAL. */
+ * waited for is -EINVAL, also for a thread that is waiting for it when another gets the result. */
 HAUL_API
 HAUL_MUST_USE
 int haul_store_wait(struct haul_store *store, uint64_t token);
