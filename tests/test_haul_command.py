@@ -152,6 +152,14 @@ class BadInput(unittest.TestCase):
         self.refused("heads", "plan", "--layers", "4", "--hidden", "100", "--seq", "8", "--heads", "3")
         self.refused("--layers", "plan", "--params", "1e9", "--heads", "3")
 
+    def test_bench_io(self):
+        b = ("bench", "io", "--dir", "/nonexistent/folder")
+        for flag, values in (("--block", (0, 1, 4095, 6000, "2GiB", "4GiB")),
+                             ("--depth", (0, 1025)), ("--write-depth", (0, 1025)),
+                             ("--repeats", (0, 65))):
+            for value in values:
+                self.refused(f"{flag} ", *b, flag, value)
+
     def test_flags(self):
         self.refused("did you mean --ranks?", "plan", "--params", "1e9", "--rank", "2")
         self.refused("did you mean --device-mem?", "plan", "--params", "1e9", "--devicemem=2GB")

@@ -413,6 +413,25 @@ static int fill_opts(const struct request *req, double *weights, struct hl_bench
     return rc;
 }
 
+/* The store's own bounds, before anything is divided by them. */
+#define BLOCK_MOST (1ull << 30)
+#define DEPTH_MOST 1024
+
+static int check_request(const struct hl_command *cmd, const struct request *req)
+{
+    if (!req->dirs.nitems)
+        return hl_usage_error(cmd, "--dir is missing");
+    if (!req->block || req->block % 4096 || req->block > BLOCK_MOST)
+        return hl_usage_error(cmd, "--block must be a multiple of 4096, from 4096 to 1GiB");
+    if (!req->read_depth || req->read_depth > DEPTH_MOST)
+        return hl_usage_error(cmd, "--depth must be from 1 to %d", DEPTH_MOST);
+    if (!req->write_depth || req->write_depth > DEPTH_MOST)
+        return hl_usage_error(cmd, "--write-depth must be from 1 to %d", DEPTH_MOST);
+    if (!req->repeats || req->repeats > MAX_REPEATS)
+        return hl_usage_error(cmd, "--repeats takes 1 to %d", MAX_REPEATS);
+    return HL_FLAGS_GO;
+}
+
 static int run(const struct request *req)
 {
     double weights[HL_FLAG_LIST_MAX];
@@ -471,12 +490,10 @@ int hl_cmd_bench_io(int argc, char **argv)
         "GB/s count bytes both ways. --vs-fio reserves huge pages for fio for a moment (root)."};
     int rc = hl_flags_parse(&cmd, argc, argv);
 
+    if (rc == HL_FLAGS_GO)
+        rc = check_request(&cmd, &req);
     if (rc != HL_FLAGS_GO)
         return rc;
-    if (!req.dirs.nitems)
-        return hl_usage_error(&cmd, "--dir is missing");
-    if (!req.repeats || req.repeats > MAX_REPEATS)
-        return hl_usage_error(&cmd, "--repeats takes 1 to %d", MAX_REPEATS);
     if (req.vs_fio && !hl_fio_version()) {
         fprintf(stderr, "haul bench io: fio is not installed\n");
         return HL_EXIT_ENVIRONMENT;
