@@ -67,6 +67,11 @@ Test(base_size, counts_are_read_exactly)
         {"1.25T", 1250000000000u},
         {"0.1K", 100},
         {"1e-3B", 1000000},
+        {"1Ki", 1024},
+        {"32Mi", 33554432},
+        {"64 mi", 67108864},
+        {"1.5GI", 1610612736},
+        {"2Ti", 2199023255552u},
         {"0", 0},
     };
 
@@ -130,7 +135,9 @@ Test(base_size, what_is_no_size_is_refused_and_quoted)
 
 Test(base_size, what_is_no_count_is_refused_and_quoted)
 {
-    static const char *const cases[] = {"", "B", "13BB", "1.5", "13GB", "-1", "13 B B", "13P"};
+    static const char *const cases[] = {"",    "B",      "13BB",  "1.5",   "13GB",
+                                        "-1",  "13 B B", "13P",   "13G",   "13Bi",
+                                        "13i", "13M i",  "64MiB", "64Mii", "0.3Ki"};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t v = 77;
@@ -156,6 +163,7 @@ Test(base_size, too_large_a_number_is_a_range_error)
         cr_assert_not_null(strstr(haul_last_error(), cases[i]), "%s", haul_last_error());
     }
     cr_assert_eq(haul_parse_count("9223373T", &(uint64_t){0}), -ERANGE);
+    cr_assert_eq(haul_parse_count("8388608Ti", &(uint64_t){0}), -ERANGE);
     cr_assert_eq(haul_parse_size(NULL, &(uint64_t){0}), -EINVAL);
     cr_assert_eq(haul_parse_count(NULL, &(uint64_t){0}), -EINVAL);
 }

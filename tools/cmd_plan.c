@@ -19,7 +19,7 @@ struct plan_args {
 static const enum haul_dtype dtypes[] = {HAUL_BF16, HAUL_FP16, HAUL_FP32};
 
 static const char notes[] =
-    "Sizes: 24GB (24e9), 24GiB, 13e9. Counts: 13B, 70e9. Budgets left out are unlimited; host and "
+    "Sizes: 24GB (24e9), 24GiB, 13e9. Counts: 13B, 70e9, 64Mi. Budgets left out are unlimited; host and "
     "nvme\n"
     "are per node. With --layers, --hidden and --seq the working set (window, gradient buffers,\n"
     "activations, slots) is counted too; without --params they give the number of parameters.\n"

@@ -28,7 +28,7 @@ enum { HL_EXIT_OK = 0, HL_EXIT_FAILED = 1, HL_EXIT_USAGE = 2, HL_EXIT_ENVIRONMEN
 enum hl_flag_kind {
     HL_FLAG_SWITCH = 0, /* int *: set to 1, takes no value */
     HL_FLAG_SIZE,       /* uint64_t *: bytes, "24GB" */
-    HL_FLAG_COUNT,      /* uint64_t *: "13B" */
+    HL_FLAG_COUNT,      /* uint64_t *: "13B", "64Mi" */
     HL_FLAG_NUMBER,     /* uint32_t *: a count below 2^32 */
     HL_FLAG_REAL,       /* double *: finite, above 0 */
     HL_FLAG_TEXT,       /* const char ** into argv */

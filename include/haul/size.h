@@ -29,10 +29,10 @@ HAUL_API HAUL_MUST_USE
 int haul_parse_size(const char *text, uint64_t *out);
 
 /**
- * Read a count: "13B" or "13e9" (13 billion), "70b", "125M", "7.5e9", "300".
+ * Read a count: "13B" or "13e9" (13 billion), "70b", "125M", "64Mi", "7.5e9", "300".
  *
- * Suffixes K M B T, any case, are powers of 1000. The value must be whole, not
- * negative, below 2^63.
+ * Suffixes K M B T are powers of 1000, Ki Mi Gi Ti powers of 1024, any case of
+ * the letters. The value must be whole, not negative, below 2^63.
  *
  * Errors     0, or -EINVAL, -ERANGE; haul_last_error() quotes the text
  */

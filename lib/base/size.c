@@ -133,17 +133,25 @@ static int size_suffix(const char **text, int *exp10, int *exp2)
     return 0;
 }
 
-/* "", "K", "M", "B", "T" */
+/* "", "K", "M", "B", "T", "Ki", "Mi", "Gi", "Ti" */
 static int count_suffix(const char **text, int *exp10, int *exp2)
 {
-    static const char prefixes[] = "KMBT";
+    static const char decimal[] = "KMBT", binary[] = "KMGT";
     const char *at = NULL;
 
-    (void)exp2;
-    if (**text)
-        at = strchr(prefixes, toupper((unsigned char)**text));
+    if (!**text)
+        return 0;
+    if ((*text)[1] == 'i' || (*text)[1] == 'I') {
+        at = strchr(binary, toupper((unsigned char)**text));
+        if (!at)
+            return -EINVAL;
+        *exp2 = 10 * ((int)(at - binary) + 1);
+        *text += 2;
+        return 0;
+    }
+    at = strchr(decimal, toupper((unsigned char)**text));
     if (at) {
-        *exp10 = 3 * ((int)(at - prefixes) + 1);
+        *exp10 = 3 * ((int)(at - decimal) + 1);
         ++*text;
     }
     return 0;
@@ -191,8 +199,8 @@ int haul_parse_count(const char *text, uint64_t *out)
     rc = parse(text, count_suffix, out);
     if (rc == -EINVAL)
         return hl_fail(rc,
-                       "'%.200s' is not a count: write a whole number as 13B (13e9), 125M, 7.5e9 "
-                       "or 300; suffixes K M B T",
+                       "'%.200s' is not a count: write a whole number as 13B (13e9), 125M, 64Mi "
+                       "(64 * 2^20), 7.5e9 or 300; suffixes K M B T, Ki Mi Gi Ti",
                        text);
     if (rc < 0)
         return hl_fail(rc, "the count '%.200s' is too large: it must be below 2^63", text);
