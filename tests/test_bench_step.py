@@ -5,9 +5,11 @@ usage: test_bench_step.py PATH_OF_HAUL
 """
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 HAUL = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "haul"
@@ -135,10 +137,39 @@ class Refused(unittest.TestCase):
             self.refused(FAILED, "short by", "--params", PARAMS, "--placement", "nvme", "--host-mem",
                          "1MB", "--forward-ms", 1, "--nvme", here)
 
-    def test_a_directory_that_cannot_be(self):
-        done = bench("--params", PARAMS, "--placement", "nvme", "--nvme", "/dev/null/here")
-        self.assertNotEqual(done.returncode, OK)
-        self.assertIn("/dev/null/here", done.stderr)
+    def test_a_directory_that_is_not_there_is_not_made(self):
+        with tempfile.TemporaryDirectory(dir=".") as here:
+            missing, file = os.path.join(here, "missing"), os.path.join(here, "file")
+            with open(file, "w", encoding="ascii"):
+                pass
+            for name in (missing, file, "/dev/null/here"):
+                self.refused(ENVIRONMENT, name, "--params", PARAMS, "--placement", "nvme", "--nvme",
+                             f"{here},{name}", "--forward-ms", 1, "--steps", 1)
+            self.assertEqual(os.listdir(here), ["file"])
+
+
+class Scratch(unittest.TestCase):
+    def test_it_goes_on_an_error(self):
+        with tempfile.TemporaryDirectory(dir=".") as here:
+            done = bench("--params", PARAMS, "--placement", "nvme", "--host-mem", "1MB",
+                         "--forward-ms", 1, cwd=here)
+            self.assertEqual(done.returncode, FAILED, done.stderr)
+            self.assertEqual(os.listdir(here), [])
+
+    def test_it_goes_on_signals_which_still_end_the_process(self):
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            with tempfile.TemporaryDirectory(dir=".") as here:
+                with subprocess.Popen([HAUL, "bench", "step", "--params", str(PARAMS), "--steps",
+                                       "64", "--forward-ms", "1000"], cwd=here) as child:
+                    end = time.monotonic() + 60
+                    while not os.listdir(here) and time.monotonic() < end:
+                        time.sleep(0.01)
+                    self.assertEqual(len(os.listdir(here)), 1)
+                    time.sleep(1)  # into the steps
+                    child.send_signal(sig)
+                    child.wait(timeout=60)
+                self.assertEqual(child.returncode, -sig)
+                self.assertEqual(os.listdir(here), [], sig)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bench_step.h"
@@ -179,26 +182,66 @@ static struct hl_step_bench_opts bench_opts(const struct request *q)
         .no_compute = q->no_compute};
 }
 
+/* A store would make the folder, and a typing error would be measured on another drive. */
+static int check_dirs(const struct hl_command *cmd, const struct request *q)
+{
+    for (uint32_t i = 0; i < q->dirs.nitems; i++) {
+        struct stat st;
+        int rc = stat(q->dirs.item[i], &st) < 0 ? errno : S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
+
+        if (rc) {
+            fprintf(stderr, "haul %s: --nvme %s: %s; name a folder that exists\n", cmd->name,
+                    q->dirs.item[i], strerror(rc));
+            return HL_EXIT_ENVIRONMENT;
+        }
+    }
+    return HL_FLAGS_GO;
+}
+
+/* Here for the signal handler. Its files have no names, so that it can go at any time. */
+static char scratch[] = "./haul-bench-step.XXXXXX";
+
+static void remove_scratch(void)
+{
+    (void)rmdir(scratch);
+}
+
+static void on_end_signal(int sig)
+{
+    remove_scratch();
+    (void)raise(sig); /* with its usual effect: the handler serves once */
+}
+
+/* Goes when the command ends, also where OpenMP ends the process. */
+static int make_scratch(struct request *q)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    const struct sigaction action = {.sa_handler = on_end_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction before;
+    int rc;
+
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            (void)sigaction(signals[i], &action, NULL);
+    if (atexit(remove_scratch) || !mkdtemp(scratch)) {
+        rc = errno ? -errno : -ENOMEM;
+        return hl_fail(rc, "no scratch directory here: %s; name one with --nvme",
+                       haul_strerror(rc));
+    }
+    q->dirs = (struct hl_flag_list){.item = {scratch}, .nitems = 1};
+    return 0;
+}
+
 static int run(struct request *q)
 {
-    char scratch[] = "./haul-bench-step.XXXXXX";
     struct hl_step_bench_opts opts;
     struct hl_step_bench result;
-    int made = 0, rc = 0;
+    int rc = q->dirs.nitems ? 0 : make_scratch(q);
 
-    if (!q->dirs.nitems) {
-        if (!mkdtemp(scratch)) {
-            rc = -errno;
-            return hl_fail(rc, "no scratch directory here: %s; name one with --nvme",
-                           haul_strerror(rc));
-        }
-        made = 1;
-        q->dirs = (struct hl_flag_list){.item = {scratch}, .nitems = 1};
-    }
+    if (rc < 0)
+        return rc;
     opts = bench_opts(q);
     rc = hl_bench_step(&opts, &result);
-    if (made)
-        (void)rmdir(scratch); /* scratch stores leave nothing in it */
     if (rc == 0 && q->json)
         rc = print_json(q, &result);
     else if (rc == 0)
@@ -231,7 +274,8 @@ int hl_cmd_bench_step(int argc, char **argv)
         {"no-compute", HL_FLAG_SWITCH, &q.no_compute, NULL, "what is left when compute is nothing",
          NULL},
         {"link-gbps", HL_FLAG_REAL, &q.link_gbps, "GB/s", "each way (default 8)", NULL},
-        {"nvme", HL_FLAG_LIST, &q.dirs, "DIR", "default: a scratch directory here", NULL},
+        {"nvme", HL_FLAG_LIST, &q.dirs, "DIR", "that exists (default: a scratch directory here)",
+         NULL},
         {"slots", HL_FLAG_NUMBER, &q.slots, "N", "for paged records (default: the engine's)", NULL},
         {"slot-bytes", HL_FLAG_SIZE, &q.slot_bytes, "SIZE",
          "of one (default 32MiB, less for few records)", NULL},
@@ -256,6 +300,8 @@ int hl_cmd_bench_step(int argc, char **argv)
 
     if (rc == HL_FLAGS_GO)
         rc = check_request(&cmd, &q);
+    if (rc == HL_FLAGS_GO)
+        rc = check_dirs(&cmd, &q);
     if (rc != HL_FLAGS_GO)
         return rc;
     rc = run(&q);
