@@ -409,10 +409,15 @@ int hl_manifest_list(int dirfd, int clean, uint64_t **list, uint32_t *n)
 
 int haul_store_generations(const char *dir, uint64_t *out, uint32_t max, uint32_t *n)
 {
-    int dirfd = hl_sys_open(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY, 0), rc;
+    int dirfd, rc = HL_GIVEN(dir);
     uint64_t *list;
     uint32_t found;
 
+    rc = rc || !max ? rc : HL_GIVEN(out);
+    rc = rc ? rc : HL_GIVEN(n);
+    if (rc < 0)
+        return rc;
+    dirfd = hl_sys_open(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY, 0);
     if (dirfd < 0)
         return dirfd;
     rc = hl_manifest_list(dirfd, 0, &list, &found);

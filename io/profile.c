@@ -97,8 +97,15 @@ int haul_store_opts_profile(struct haul_store_opts *opts, const char *path, doub
 {
     json_error_t where;
     json_t *root;
-    int rc;
+    int rc = HL_GIVEN(opts);
 
+    rc = rc ? rc : HL_GIVEN(path);
+    rc = rc ? rc : HL_GIVEN(weights);
+    rc = rc ? rc : HL_GIVEN(opts->dirs);
+    for (uint32_t i = 0; rc == 0 && i < opts->ndirs; i++)
+        rc = HL_GIVEN(opts->dirs[i]);
+    if (rc < 0)
+        return rc;
     if (access(path, R_OK) < 0) {
         rc = -errno;
         return hl_fail(rc, "profile %s: %s", path, haul_strerror(rc));

@@ -215,6 +215,13 @@ struct haul_store {
     uint64_t check_ns, short_transfers, retries, stale, checksum_errors;
 };
 
+/* Arguments of the public calls: 0, or -EINVAL with a text that names the one that is NULL. */
+#define HL_GIVEN(arg) hl_given((arg) != NULL, __func__, #arg)
+static inline int hl_given(int given, const char *call, const char *arg)
+{
+    return given ? 0 : hl_fail(-EINVAL, "%s: %s is NULL", call, arg);
+}
+
 /* store_open.c: with a method of the caller's choice; ops NULL: choose. Tests pass a faulty one. */
 int hl_store_open_with(const struct haul_store_opts *opts, const struct hl_method_ops *ops,
                        struct haul_store **out);

@@ -363,13 +363,18 @@ static int prepare(struct haul_store *s, uint64_t generation, const void *blob, 
 int haul_store_prepare(struct haul_store *store, uint64_t generation, const void *blob,
                        uint64_t blob_bytes)
 {
-    return prepare(store, generation, blob, blob_bytes, 0);
+    int rc = HL_GIVEN(store);
+
+    rc = rc || !blob_bytes ? rc : HL_GIVEN(blob);
+    return rc < 0 ? rc : prepare(store, generation, blob, blob_bytes, 0);
 }
 
 int haul_store_retire(struct haul_store *store, uint64_t generation)
 {
-    int rc;
+    int rc = HL_GIVEN(store);
 
+    if (rc < 0)
+        return rc;
     if (store->opts.read_only)
         return hl_fail(-EROFS, "the store was opened read_only");
     if (generation && generation == store->generation)
@@ -386,15 +391,18 @@ int haul_store_retire(struct haul_store *store, uint64_t generation)
 int haul_store_commit(struct haul_store *store, uint64_t generation, const void *blob,
                       uint64_t blob_bytes)
 {
-    int rc = 0;
+    int rc = HL_GIVEN(store);
 
-    if (store->older_generation)
+    rc = rc || !blob_bytes ? rc : HL_GIVEN(blob);
+    if (rc == 0 && store->older_generation)
         rc = haul_store_retire(store, store->older_generation);
     return rc < 0 ? rc : prepare(store, generation, blob, blob_bytes, 1);
 }
 
 uint64_t haul_store_generation(struct haul_store *store, const void **blob, uint64_t *blob_bytes)
 {
+    if (HL_GIVEN(store) < 0)
+        return 0;
     if (blob)
         *blob = store->blob;
     if (blob_bytes)

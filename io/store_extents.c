@@ -118,6 +118,11 @@ static int create_on_loop(struct haul_store *s, void *arg)
     return 0;
 }
 
+static uint64_t nblocks_of(const struct haul_store *s, uint64_t bytes)
+{
+    return bytes / s->opts.block_bytes + (bytes % s->opts.block_bytes != 0);
+}
+
 static int writable(const struct haul_store *s)
 {
     return s->opts.read_only ? hl_fail(-EROFS, "the store was opened read_only") : 0;
@@ -125,12 +130,14 @@ static int writable(const struct haul_store *s)
 
 int haul_extent_create(struct haul_store *store, uint32_t id, uint64_t bytes)
 {
-    uint64_t nblocks = bytes / store->opts.block_bytes + (bytes % store->opts.block_bytes != 0);
     struct create c = {0};
-    int rc = writable(store);
+    uint64_t nblocks;
+    int rc = HL_GIVEN(store);
 
+    rc = rc ? rc : writable(store);
     if (rc < 0)
         return rc;
+    nblocks = nblocks_of(store, bytes);
     if (id >= HAUL_MAX_EXTENTS || !bytes)
         return hl_fail(-EINVAL, "extent %u of %llu bytes: ids are below %u, sizes at least 1", id,
                        (unsigned long long)bytes, HAUL_MAX_EXTENTS);
@@ -200,12 +207,15 @@ static int grow_on_loop(struct haul_store *s, void *arg)
 
 int haul_extent_grow(struct haul_store *store, uint32_t id, uint64_t bytes)
 {
-    uint64_t nblocks = bytes / store->opts.block_bytes + (bytes % store->opts.block_bytes != 0);
-    struct grow g = {.ext = hl_extent_find(store, id)};
-    int rc = writable(store);
+    struct grow g = {0};
+    uint64_t nblocks;
+    int rc = HL_GIVEN(store);
 
+    rc = rc ? rc : writable(store);
     if (rc < 0)
         return rc;
+    nblocks = nblocks_of(store, bytes);
+    g.ext = hl_extent_find(store, id);
     if (!g.ext)
         return hl_fail(-ENOENT, "extent %u does not exist", id);
     if (bytes < g.ext->bytes)
@@ -265,11 +275,13 @@ static int drop_on_loop(struct haul_store *s, void *arg)
 
 int haul_extent_drop(struct haul_store *store, uint32_t id)
 {
-    struct hl_extent *ext = hl_extent_find(store, id);
-    int rc = writable(store);
+    struct hl_extent *ext;
+    int rc = HL_GIVEN(store);
 
+    rc = rc ? rc : writable(store);
     if (rc < 0)
         return rc;
+    ext = hl_extent_find(store, id);
     if (!ext)
         return hl_fail(-ENOENT, "extent %u does not exist", id);
     return hl_store_run(store, drop_on_loop, ext);
@@ -277,8 +289,13 @@ int haul_extent_drop(struct haul_store *store, uint32_t id)
 
 int haul_extent_size(struct haul_store *store, uint32_t id, uint64_t *bytes)
 {
-    struct hl_extent *ext = hl_extent_find(store, id);
+    const struct hl_extent *ext;
+    int rc = HL_GIVEN(store);
 
+    rc = rc ? rc : HL_GIVEN(bytes);
+    if (rc < 0)
+        return rc;
+    ext = hl_extent_find(store, id);
     if (!ext)
         return hl_fail(-ENOENT, "extent %u does not exist", id);
     *bytes = ext->bytes;

@@ -41,11 +41,24 @@ static int check_weights(const struct haul_store_opts *o)
     return 0;
 }
 
+static int check_dirs(const struct haul_store_opts *o)
+{
+    if (!o->dirs)
+        return hl_fail(-EINVAL, "dirs is NULL");
+    for (uint32_t i = 0; i < o->ndirs; i++)
+        if (!o->dirs[i])
+            return hl_fail(-EINVAL, "dirs[%u] is NULL; %u directories (ndirs) are to be named", i,
+                           o->ndirs);
+    return 0;
+}
+
 static int check_opts(const struct haul_store_opts *o)
 {
     int rc = 0;
 
-    if (!o || o->struct_size != sizeof *o)
+    if (!o)
+        return hl_fail(-EINVAL, "haul_store_open: opts is NULL");
+    if (o->struct_size != sizeof *o)
         return hl_fail(HAUL_E_ABI, "haul_store_opts were not initialised");
     rc = rc ? rc : out_of_range("ndirs", o->ndirs, 1, HAUL_MAX_DIRS);
     rc = rc ? rc : out_of_range("block_bytes", o->block_bytes, 4096, 1u << 30);
@@ -59,10 +72,11 @@ static int check_opts(const struct haul_store_opts *o)
     rc = rc ? rc : out_of_range("verify", o->verify, 0, HAUL_VERIFY_OFF);
     rc = rc ? rc : out_of_range("reserve", o->reserve, 0, HAUL_RESERVE_NONE);
     rc = rc ? rc : check_weights(o);
+    rc = rc ? rc : check_dirs(o);
     if (rc < 0)
         return rc;
-    if (!o->dirs || o->block_bytes % 4096)
-        return hl_fail(-EINVAL, "dirs is NULL, or block_bytes is no multiple of 4096");
+    if (o->block_bytes % 4096)
+        return hl_fail(-EINVAL, "block_bytes is %u, no multiple of 4096", o->block_bytes);
     if (!o->durable && (!o->capacity_bytes || o->read_only || o->generation))
         return hl_fail(-EINVAL, "a scratch store needs a capacity, and is neither read_only nor of "
                                 "some generation");
@@ -259,7 +273,9 @@ close_disk:
 
 int haul_store_open(const struct haul_store_opts *opts, struct haul_store **out)
 {
-    return hl_store_open_with(opts, NULL, out);
+    int rc = HL_GIVEN(out);
+
+    return rc < 0 ? rc : hl_store_open_with(opts, NULL, out);
 }
 
 void haul_store_close(struct haul_store *store)

@@ -61,14 +61,19 @@ static int check_io(const struct haul_store *s, const struct haul_io *io, uint64
 {
     if (io->write && s->opts.read_only)
         return hl_fail(-EROFS, "write to extent %u: the store was opened read_only", io->extent);
+    if (io->nsegs && !io->segs)
+        return hl_fail(-EINVAL, "request on extent %u: segs is NULL and nsegs is %u", io->extent,
+                       io->nsegs);
     *bytes = io->nsegs ? 0 : io->bytes;
     for (uint32_t i = 0; i < io->nsegs; i++) {
         if (!io->segs[i].base || __builtin_add_overflow(*bytes, io->segs[i].bytes, bytes))
             return hl_fail(-EINVAL, "request on extent %u: piece %u of its memory is not usable",
                            io->extent, i);
     }
-    if (!*bytes || (!io->nsegs && !io->buf))
-        return hl_fail(-EINVAL, "request on extent %u: no bytes, or no memory", io->extent);
+    if (!*bytes)
+        return hl_fail(-EINVAL, "request on extent %u: bytes is 0", io->extent);
+    if (!io->nsegs && !io->buf)
+        return hl_fail(-EINVAL, "request on extent %u: buf is NULL", io->extent);
     return 0;
 }
 
@@ -127,6 +132,11 @@ int hl_store_submit(struct haul_store *s, const struct haul_io *io, int force_ch
 
 int haul_store_submit(struct haul_store *store, const struct haul_io *io, uint64_t *token)
 {
+    int rc = HL_GIVEN(store);
+
+    rc = rc ? rc : HL_GIVEN(io);
+    if (rc < 0)
+        return rc;
     if (!token && !io->fn)
         return hl_fail(-EINVAL, "a request needs a token or a callback");
     return hl_store_submit(store, io, 0, token);
@@ -185,9 +195,10 @@ static int collect(struct haul_store *s, struct hl_op *op)
 
 int haul_store_wait(struct haul_store *store, uint64_t token)
 {
-    int rc = may_wait(store);
+    int rc = HL_GIVEN(store);
     struct hl_op *op;
 
+    rc = rc ? rc : may_wait(store);
     if (rc < 0)
         return rc;
     for (;;) {
@@ -230,10 +241,13 @@ static uint32_t look(struct haul_store *s, const uint64_t *tokens, uint32_t n, i
 int haul_store_wait_any(struct haul_store *store, const uint64_t *tokens, uint32_t n,
                         uint32_t *index)
 {
-    int rc = may_wait(store), first_look = 1;
+    int rc = HL_GIVEN(store), first_look = 1;
     struct hl_op *op;
     uint32_t i, nlive;
 
+    rc = rc || !n ? rc : HL_GIVEN(tokens);
+    rc = rc ? rc : HL_GIVEN(index);
+    rc = rc ? rc : may_wait(store);
     if (rc < 0)
         return rc;
     for (;;) {
@@ -258,8 +272,13 @@ int haul_store_wait_any(struct haul_store *store, const uint64_t *tokens, uint32
 
 int haul_store_poll(struct haul_store *store, uint64_t token, int *done)
 {
-    struct hl_op *op = op_of(store, token);
+    int rc = HL_GIVEN(store);
+    struct hl_op *op;
 
+    rc = rc ? rc : HL_GIVEN(done);
+    if (rc < 0)
+        return rc;
+    op = op_of(store, token);
     if (!op)
         return stale(token);
     if (atomic_load(&op->state) != HL_OP_DONE) {
@@ -274,7 +293,7 @@ int haul_store_poll(struct haul_store *store, uint64_t token, int *done)
 
 void haul_store_drain(struct haul_store *store)
 {
-    if (may_wait(store) < 0)
+    if (HL_GIVEN(store) < 0 || may_wait(store) < 0)
         return;
     for (;;) {
         uint32_t seen = hl_gate_look(&store->done_gate);
@@ -298,6 +317,10 @@ static int blocking(struct haul_store *s, const struct haul_io *io)
 int haul_store_read(struct haul_store *store, uint32_t extent, uint64_t offset, void *buf,
                     uint64_t bytes)
 {
+    int rc = HL_GIVEN(store);
+
+    if (rc < 0)
+        return rc;
     return blocking(
         store, &(struct haul_io){
                    .extent = extent, .offset = offset, .buf = buf, .bytes = bytes, .urgent = 1});
@@ -306,6 +329,10 @@ int haul_store_read(struct haul_store *store, uint32_t extent, uint64_t offset, 
 int haul_store_write(struct haul_store *store, uint32_t extent, uint64_t offset, const void *buf,
                      uint64_t bytes)
 {
+    int rc = HL_GIVEN(store);
+
+    if (rc < 0)
+        return rc;
     /* The one place where const is cast away: writes only read the memory. */
     return blocking(store, &(struct haul_io){.write = 1,
                                              .extent = extent,

@@ -73,8 +73,11 @@ static uint64_t thread_cpu_ns(pthread_t thread)
 int haul_store_stat(struct haul_store *store, struct haul_store_stats *stats)
 {
     struct haul_store_stats now = {.struct_size = sizeof now};
-    int rc;
+    int rc = HL_GIVEN(store);
 
+    rc = rc ? rc : HL_GIVEN(stats);
+    if (rc < 0)
+        return rc;
     if (stats->struct_size < sizeof now)
         return hl_fail(HAUL_E_ABI, "haul_store_stats.struct_size is %zu", stats->struct_size);
     rc = hl_store_run(store, stat_on_loop, &now);
@@ -104,19 +107,23 @@ static int info_on_loop(struct haul_store *s, void *arg)
 
 int haul_store_get_info(struct haul_store *store, struct haul_store_info *info)
 {
-    struct haul_store_info now = {.struct_size = info->struct_size,
-                                  .method = store->method_ops->name,
-                                  .method_note = store->method_note,
-                                  .direct_note = store->direct_note,
-                                  .fixed_buffers = store->fixed_buffers,
-                                  .align_bytes = store->align,
-                                  .mem_align_bytes = store->mem_align,
-                                  .block_bytes = store->opts.block_bytes,
-                                  .read_depth = store->opts.read_depth,
-                                  .write_depth = store->opts.write_depth,
-                                  .capacity_bytes = store->opts.capacity_bytes};
-    int rc;
+    struct haul_store_info now;
+    int rc = HL_GIVEN(store);
 
+    rc = rc ? rc : HL_GIVEN(info);
+    if (rc < 0)
+        return rc;
+    now = (struct haul_store_info){.struct_size = info->struct_size,
+                                   .method = store->method_ops->name,
+                                   .method_note = store->method_note,
+                                   .direct_note = store->direct_note,
+                                   .fixed_buffers = store->fixed_buffers,
+                                   .align_bytes = store->align,
+                                   .mem_align_bytes = store->mem_align,
+                                   .block_bytes = store->opts.block_bytes,
+                                   .read_depth = store->opts.read_depth,
+                                   .write_depth = store->opts.write_depth,
+                                   .capacity_bytes = store->opts.capacity_bytes};
     if (info->struct_size < sizeof now)
         return hl_fail(HAUL_E_ABI, "haul_store_info.struct_size is %zu", info->struct_size);
     rc = hl_store_run(store, info_on_loop, &now);

@@ -80,8 +80,11 @@ int haul_store_verify(struct haul_store *store, haul_damage_fn fn, void *user, u
     struct verifier v = {.s = store, .fn = fn, .user = user, .depth = MAX_DEPTH};
     uint64_t bytes;
     void *mem;
-    int rc;
+    int rc = HL_GIVEN(store);
 
+    rc = rc ? rc : HL_GIVEN(ndamaged);
+    if (rc < 0)
+        return rc;
     if (!store->opts.durable && store->opts.verify == HAUL_VERIFY_OFF)
         return hl_fail(-EINVAL, "a scratch store with verify off keeps no checksums");
     if (v.depth > store->opts.max_requests)

@@ -111,13 +111,18 @@ void hl_wear_project(struct haul_wear *w, const struct hl_smart *smart, uint64_t
 
 int haul_store_wear(struct haul_store *store, uint32_t dir, struct haul_wear *out)
 {
-    struct haul_wear w = {.struct_size = out->struct_size};
+    struct haul_wear w = {0};
     struct haul_store_stats stats = {.struct_size = sizeof stats};
     struct hl_smart smart = {0};
-    double seconds = (double)(hl_clock_ns() - store->opened_ns) / 1e9;
+    double seconds;
     struct stat st;
-    int rc, known;
+    int rc = HL_GIVEN(store), known;
 
+    rc = rc ? rc : HL_GIVEN(out);
+    if (rc < 0)
+        return rc;
+    w.struct_size = out->struct_size;
+    seconds = (double)(hl_clock_ns() - store->opened_ns) / 1e9;
     if (out->struct_size < sizeof w || dir >= store->ndirs)
         return hl_fail(out->struct_size < sizeof w ? HAUL_E_ABI : -EINVAL,
                        "wear of directory %u of %u, struct_size %zu", dir, store->ndirs,

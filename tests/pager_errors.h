@@ -275,6 +275,86 @@ Test(pager, options_out_of_range_are_named)
     place_remove(dir);
 }
 
+#define NULL_NAMED(name, call)                                                                     \
+    do {                                                                                           \
+        MUST_FAIL(-EINVAL, call);                                                                  \
+        cr_assert(strstr(haul_last_error(), name), "%s: %s", #call, haul_last_error());            \
+    } while (0)
+
+Test(pager, a_null_argument_is_refused_by_name)
+{
+    struct haul_store_stats stats = {.struct_size = sizeof stats};
+    struct haul_store_info info = {.struct_size = sizeof info};
+    struct haul_wear wear = {.struct_size = sizeof wear};
+    unsigned char *m = memory(BLK);
+    uint64_t token = 0, tokens[2] = {0}, n;
+    uint32_t index;
+    int done;
+    char dir[128];
+    const char *d[2] = {dir, NULL};
+    struct haul_store_opts o = small_opts(d);
+    struct haul_io io = {.extent = 1, .buf = m, .bytes = BLK};
+
+    cr_assert(place_make(1, dir));
+    NULL_NAMED("out", haul_store_open(&o, NULL));
+    cr_assert_eq(place_count(dir), 0);
+    o.ndirs = 2;
+    struct haul_store *s = NO_STORE;
+    NULL_NAMED("dirs[1]", open_store(&o, &s));
+    NULL_NAMED("opts", open_store(NULL, &s));
+    NULL_NAMED("opts", haul_store_opts_profile(NULL, "p", &(double){0}));
+    NULL_NAMED("path", haul_store_opts_profile(&o, NULL, &(double){0}));
+    NULL_NAMED("weights", haul_store_opts_profile(&o, "p", NULL));
+    cr_assert_eq(s, NO_STORE);
+
+    NULL_NAMED("store", haul_extent_create(NULL, 1, BLK));
+    NULL_NAMED("store", haul_extent_grow(NULL, 1, BLK));
+    NULL_NAMED("store", haul_extent_drop(NULL, 1));
+    NULL_NAMED("store", haul_extent_size(NULL, 1, &n));
+    NULL_NAMED("store", haul_store_read(NULL, 1, 0, m, 1));
+    NULL_NAMED("store", haul_store_write(NULL, 1, 0, m, 1));
+    NULL_NAMED("store", haul_store_submit(NULL, &io, &token));
+    NULL_NAMED("store", haul_store_wait(NULL, 1));
+    NULL_NAMED("store", haul_store_wait_any(NULL, tokens, 2, &index));
+    NULL_NAMED("store", haul_store_poll(NULL, 1, &done));
+    NULL_NAMED("store", haul_store_prepare(NULL, 1, NULL, 0));
+    NULL_NAMED("store", haul_store_commit(NULL, 1, NULL, 0));
+    NULL_NAMED("store", haul_store_retire(NULL, 1));
+    NULL_NAMED("store", haul_store_verify(NULL, NULL, NULL, &n));
+    NULL_NAMED("store", haul_store_stat(NULL, &stats));
+    NULL_NAMED("store", haul_store_get_info(NULL, &info));
+    NULL_NAMED("store", haul_store_wear(NULL, 0, &wear));
+    cr_assert_eq(haul_store_generation(NULL, NULL, NULL), 0);
+    haul_store_drain(NULL);
+    NULL_NAMED("dir", haul_store_generations(NULL, &n, 1, &index));
+    NULL_NAMED("out", haul_store_generations(dir, NULL, 1, &index));
+    NULL_NAMED("n is", haul_store_generations(dir, &n, 1, NULL));
+
+    s = durable(dir, HAUL_LATEST);
+    MUST(haul_extent_create(s, 1, BLK));
+    NULL_NAMED("bytes", haul_extent_size(s, 1, NULL));
+    NULL_NAMED("buf", haul_store_read(s, 1, 0, NULL, 1));
+    NULL_NAMED("buf", haul_store_write(s, 1, 0, NULL, 1));
+    NULL_NAMED("io", haul_store_submit(s, NULL, &token));
+    io.nsegs = 2;
+    NULL_NAMED("segs", haul_store_submit(s, &io, &token));
+    io.nsegs = 0;
+    MUST(haul_store_submit(s, &io, &token));
+    NULL_NAMED("done", haul_store_poll(s, token, NULL));
+    NULL_NAMED("index", haul_store_wait_any(s, &token, 1, NULL));
+    NULL_NAMED("tokens", haul_store_wait_any(s, NULL, 1, &index));
+    MUST(haul_store_wait(s, token));
+    NULL_NAMED("blob", haul_store_prepare(s, 1, NULL, 4));
+    NULL_NAMED("blob", haul_store_commit(s, 1, NULL, 4));
+    MUST(haul_store_commit(s, 1, NULL, 0));
+    NULL_NAMED("ndamaged", haul_store_verify(s, NULL, NULL, NULL));
+    NULL_NAMED("stats", haul_store_stat(s, NULL));
+    NULL_NAMED("info", haul_store_get_info(s, NULL));
+    NULL_NAMED("out", haul_store_wear(s, 0, NULL));
+    haul_store_close(s);
+    place_remove(dir);
+}
+
 Test(pager, reads_and_writes_work_with_verification_sampled_or_off)
 {
     static const enum haul_verify modes[] = {HAUL_VERIFY_SAMPLE, HAUL_VERIFY_OFF};

@@ -248,6 +248,15 @@ Test(mem_pool, hugetlb_backs_the_whole_2_mib_and_small_pages_the_tail)
     cr_assert_eq(r.handed_in.hugetlb_bytes, 2 * HUGE);
 }
 
+Test(mem_pool, a_null_for_the_pool_is_refused_by_name)
+{
+    struct haul_pool_segment seg = {.bytes = PAGE};
+    struct haul_pool_opts opts = opts_for(&seg, 1);
+
+    cr_assert_eq(haul_pool_open(&opts, NULL), -EINVAL);
+    cr_assert_not_null(strstr(haul_last_error(), "out"), "%s", haul_last_error());
+}
+
 Test(mem_pool, without_hugetlb_pages_asking_for_them_is_refused)
 {
     struct haul_pool_segment seg = {.bytes = 4 * HUGE};

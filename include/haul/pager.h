@@ -36,6 +36,8 @@
  * - What was never written reads as zeros.
  * - Errors of a request come from wait, poll or the callback, and hit that request alone.
  *
+ * A NULL where an argument is needed is -EINVAL, and the text names it.
+ *
  * Calls on requests may come from any thread at any time. Everything else: one thread at a time.
  */
 #ifndef HAUL_PAGER_H
