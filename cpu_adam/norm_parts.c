@@ -6,6 +6,7 @@
 #include "fail.h"
 #include "fp_env.h"
 #include "kernel_table.h"
+#include "team.h"
 
 #define CALL         "haul_norm_by_part: "
 #define CHUNK_BLOCKS 1024u
@@ -81,6 +82,8 @@ int haul_norm_by_part(const struct haul_norm_parts *parts, unsigned nthreads, do
     hl_fp_env env;
     int ok = 1, rc = check(parts, sum, finite, &n);
 
+    if (rc == 0)
+        rc = hl_team_check("haul_norm_by_part", nthreads);
     if (rc < 0)
         return rc;
     env = hl_fp_env_enter();

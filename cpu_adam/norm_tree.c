@@ -5,10 +5,12 @@
 #include "arith.h"
 #include "fail.h"
 #include "kernel_table.h"
+#include "team.h"
 
 #define CHUNK_BLOCKS 4096u /* 16 KiB of partial sums; 16 Mi elements a round */
 
-static int check(const char *call, const void *src, enum haul_dtype dtype, uint64_t n)
+static int check(const char *call, const void *src, enum haul_dtype dtype, uint64_t n,
+                 unsigned nthreads)
 {
     if (dtype != HAUL_FP32 && dtype != HAUL_BF16 && dtype != HAUL_FP16)
         return hl_fail(-EINVAL, "%s: dtype %d; use HAUL_FP32, HAUL_BF16 or HAUL_FP16", call,
@@ -17,7 +19,7 @@ static int check(const char *call, const void *src, enum haul_dtype dtype, uint6
         return hl_fail(-EINVAL, "%s: n is more than memory can hold", call);
     if (!src && n)
         return hl_fail(-EINVAL, "%s: grad is NULL", call);
-    return 0;
+    return hl_team_check(call, nthreads);
 }
 
 static uint64_t chunk_elems(uint64_t left)
@@ -38,7 +40,7 @@ int haul_norm_sumsq(const void *grad, enum haul_dtype dtype, uint64_t n, unsigne
     float partial[CHUNK_BLOCKS];
     const char *src = grad;
     double total = 0;
-    int ok = 1, rc = check("haul_norm_sumsq", grad, dtype, n);
+    int ok = 1, rc = check("haul_norm_sumsq", grad, dtype, n, nthreads);
 
     if (rc < 0)
         return rc;
@@ -60,7 +62,7 @@ int haul_norm_accumulate(float *acc, const void *grad, enum haul_dtype dtype, ui
     float partial[CHUNK_BLOCKS];
     const char *src = grad;
     double total = 0;
-    int ok = 1, rc = check("haul_norm_accumulate", grad, dtype, n);
+    int ok = 1, rc = check("haul_norm_accumulate", grad, dtype, n, nthreads);
 
     if (rc < 0)
         return rc;

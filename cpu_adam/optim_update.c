@@ -160,6 +160,8 @@ int hl_optim_update_with(const struct hl_kernels *kernels, const struct haul_opt
     int rc = hl_optim_check(opt, arrays, step);
     hl_fp_env env;
 
+    if (rc == 0)
+        rc = hl_team_check("haul_optim_update", nthreads);
     if (rc < 0)
         return rc;
     env = hl_fp_env_enter();

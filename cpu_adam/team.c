@@ -54,6 +54,14 @@ static void run_share(uint64_t n, unsigned nshares, unsigned i, hl_team_fn fn, v
     hl_fp_env_leave(env);
 }
 
+int hl_team_check(const char *call, unsigned nthreads)
+{
+    if (nthreads <= HL_TEAM_MOST || nthreads == HAUL_THREADS_OPENMP)
+        return 0;
+    return hl_fail(-EINVAL, "%s: nthreads is %u; use 0 to %u, or HAUL_THREADS_OPENMP", call,
+                   nthreads, HL_TEAM_MOST);
+}
+
 static unsigned resolve(unsigned nthreads)
 {
     if (nthreads == HAUL_THREADS_OPENMP)
@@ -87,7 +95,10 @@ static void touch_share(void *ctx, uint64_t begin, uint64_t end)
 int haul_optim_first_touch(void *array, uint64_t n, uint64_t elem_bytes, unsigned nthreads)
 {
     struct touch t = {.array = array, .elem_bytes = elem_bytes};
+    int rc = hl_team_check("haul_optim_first_touch", nthreads);
 
+    if (rc < 0)
+        return rc;
     if (!array && n)
         return hl_fail(-EINVAL, "haul_optim_first_touch: array is NULL");
     if (elem_bytes && n > PTRDIFF_MAX / elem_bytes)
@@ -111,8 +122,10 @@ struct hl_team_seat hl_team_seat(const struct hl_topo *topo, unsigned local_rank
 int hl_team_bind(unsigned local_rank, unsigned local_ranks, unsigned nthreads)
 {
     struct hl_topo *topo;
-    int rc = hl_topo_open(NULL, &topo);
+    int rc = hl_team_check("binding update threads", nthreads);
 
+    if (rc == 0)
+        rc = hl_topo_open(NULL, &topo);
     if (rc < 0)
         return rc;
     nthreads = resolve(nthreads);

@@ -25,6 +25,11 @@ typedef void (*hl_team_fn)(void *ctx, uint64_t begin, uint64_t end);
  */
 void hl_team_run(unsigned nthreads, uint64_t n, hl_team_fn fn, void *ctx);
 
+/* 0, or -EINVAL: no team of so many. OpenMP ends the process where it cannot start a thread, so what is
+ * surely a mistake is refused before it is asked. call: "haul_norm_sumsq". */
+#define HL_TEAM_MOST 4096u
+int hl_team_check(const char *call, unsigned nthreads);
+
 /* First element of share i of nshares; share nshares begins at n. */
 uint64_t hl_team_share(uint64_t n, unsigned nshares, unsigned i);
 

@@ -241,4 +241,6 @@ Test(adam_team, first_touch_zeroes_and_refuses_nonsense)
     cr_assert_eq(haul_optim_first_touch(NULL, 1, 4, 1), -EINVAL);
     cr_assert_eq(haul_optim_first_touch(array, UINT64_MAX, 4, 1), -EINVAL);
     cr_assert_eq(haul_optim_first_touch(NULL, 0, 4, 1), 0);
+    cr_assert_eq(haul_optim_first_touch(array, 40000, 3, 4097), -EINVAL);
+    cr_assert_eq(hl_team_bind(0, 1, 4097), -EINVAL);
 }

@@ -123,7 +123,10 @@ class Refused(unittest.TestCase):
         self.refused(USAGE, "--params", "--params", 1000)
         self.refused(USAGE, "--steps", "--steps", 0)
         self.refused(USAGE, "--steps", "--steps", 65)
-        self.refused(USAGE, "--slots", "--slots", 1)
+        for wrong in (0, 1, 1025, 4097):
+            self.refused(USAGE, "--slots", "--slots", wrong)
+        for wrong in (0, 4097, 2**32 - 1):
+            self.refused(USAGE, "--threads", "--threads", wrong)
         self.refused(USAGE, "--placement", "--placement", "moon")
         self.refused(USAGE, "--overlap", "--overlap", "on")
         self.refused(USAGE, "--forward-ms", "--forward-ms", 0)

@@ -302,6 +302,33 @@ Test(norm, accumulate_sees_inf_and_stores_one_nan)
     cr_assert_eq(finite, 0);
 }
 
+Test(norm, refuses_more_threads_than_a_machine_has)
+{
+    static float grad[8], acc[8] = {5};
+    const uint64_t part_n[1] = {8};
+    double sum = 77, part_sum[1] = {77};
+    int finite = 77;
+    struct haul_norm_parts parts = {.struct_size = sizeof parts,
+                                    .grad = grad,
+                                    .dtype = HAUL_FP32,
+                                    .part_n = part_n,
+                                    .nparts = 1,
+                                    .part_sum = part_sum};
+
+    for (unsigned n = 4097; n != HAUL_THREADS_OPENMP; n = n == 4097 ? UINT_MAX - 1 : n + 1) {
+        cr_assert_eq(haul_norm_sumsq(grad, HAUL_FP32, 8, n, &sum, &finite), -EINVAL);
+        cr_assert_not_null(strstr(haul_last_error(), "nthreads"), "%s", haul_last_error());
+        cr_assert_eq(haul_norm_by_part(&parts, n, &sum, &finite), -EINVAL);
+        cr_assert_not_null(strstr(haul_last_error(), "nthreads"), "%s", haul_last_error());
+        cr_assert_eq(haul_norm_accumulate(acc, grad, HAUL_FP32, 8, 1, n, &sum, &finite), -EINVAL);
+        cr_assert_not_null(strstr(haul_last_error(), "nthreads"), "%s", haul_last_error());
+        cr_assert_eq(haul_norm_accumulate(acc, grad, HAUL_FP32, 8, 1, n, NULL, NULL), -EINVAL);
+    }
+    cr_assert(sum == 77 && finite == 77 && part_sum[0] == 77 && acc[0] == 5);
+    cr_assert_eq(haul_norm_sumsq(grad, HAUL_FP32, 8, HAUL_THREADS_OPENMP, &sum, &finite), 0);
+    cr_assert_eq(haul_norm_sumsq(grad, HAUL_FP32, 8, 4096, &sum, &finite), 0);
+}
+
 Test(norm, refuses_what_it_cannot_do)
 {
     double sum = 3;

@@ -108,6 +108,23 @@ Test(optim_errors, hyperparameters_out_of_range)
     REFUSED((c.opt.kind = HAUL_SGD, c.opt.momentum = 0, c.opt.nesterov = 1), -EINVAL, "nesterov");
 }
 
+/* The call before would have asked OpenMP for them, which ends the process when it fails. */
+Test(optim_errors, more_threads_than_a_machine_has)
+{
+    static const unsigned wrong[] = {4097, 1000000, UINT_MAX - 1};
+    static const unsigned right[] = {0, 1, 4096, HAUL_THREADS_OPENMP};
+    struct call c = good();
+
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        memset(master, 1, sizeof master);
+        cr_assert_eq(haul_optim_update(&c.opt, &c.arrays, &c.step, wrong[i]), -EINVAL);
+        cr_assert_not_null(strstr(haul_last_error(), "nthreads"), "%s", haul_last_error());
+        cr_assert_eq(((char *)master)[0], 1);
+    }
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++)
+        cr_assert_eq(haul_optim_update(&c.opt, &c.arrays, &c.step, right[i]), 0);
+}
+
 Test(optim_errors, steps_out_of_range)
 {
     REFUSED(c.step.step = 0, -EINVAL, "step->step");

@@ -21,6 +21,7 @@ struct request {
     uint32_t units, slots, threads, steps;
     double tokens, tflops, forward_ms, link_gbps;
     int params_given, tokens_given, tflops_given, forward_given;
+    int slots_given, threads_given;
     int placement, overlap, offload, master; /* indices of the words below */
     int no_recompute, no_compute, json;
     struct hl_flag_list dirs;
@@ -147,8 +148,10 @@ static int check_request(const struct hl_command *cmd, const struct request *q)
                               q->units);
     if (q->steps < 1 || q->steps > HL_STEP_MAX_REPEATS)
         return hl_usage_error(cmd, "--steps must be from 1 to %d", HL_STEP_MAX_REPEATS);
-    if (q->slots == 1)
-        return hl_usage_error(cmd, "--slots must be at least 2");
+    if (q->slots_given && (q->slots < 2 || q->slots > 1024))
+        return hl_usage_error(cmd, "--slots must be from 2 to 1024");
+    if (q->threads_given && (q->threads < 1 || q->threads > 4096))
+        return hl_usage_error(cmd, "--threads must be from 1 to 4096");
     if (q->forward_given && (q->tokens_given || q->tflops_given))
         return hl_usage_error(cmd, "--forward-ms sets what --tokens and --tflops would");
     if (q->no_compute && (q->forward_given || q->tokens_given || q->no_recompute))
@@ -276,13 +279,14 @@ int hl_cmd_bench_step(int argc, char **argv)
         {"link-gbps", HL_FLAG_REAL, &q.link_gbps, "GB/s", "each way (default 8)", NULL},
         {"nvme", HL_FLAG_LIST, &q.dirs, "DIR", "that exists (default: a scratch directory here)",
          NULL},
-        {"slots", HL_FLAG_NUMBER, &q.slots, "N", "for paged records (default: the engine's)", NULL},
+        {"slots", HL_FLAG_NUMBER, &q.slots, "N", "for paged records (default: the engine's)",
+         &q.slots_given},
         {"slot-bytes", HL_FLAG_SIZE, &q.slot_bytes, "SIZE",
          "of one (default 32MiB, less for few records)", NULL},
         {"host-mem", HL_FLAG_SIZE, &q.host_mem_bytes, "SIZE",
          "budget of placement nvme (default: the least)", NULL},
         {"threads", HL_FLAG_NUMBER, &q.threads, "N", "of the optimizer (default: cores allowed)",
-         NULL},
+         &q.threads_given},
         {"steps", HL_FLAG_NUMBER, &q.steps, "N", "measured of each row (default 7)", NULL},
         {"json", HL_FLAG_SWITCH, &q.json, NULL, "one object on stdout", NULL},
     };

@@ -123,11 +123,13 @@ struct haul_optim_step {
  * @param opt       [in]     hyperparameters
  * @param arrays    [in,out] the range
  * @param step      [in]     step number, learning rate, decay, scale
- * @param nthreads  [in]     threads to use; 0: haul_optim_threads(1); or HAUL_THREADS_OPENMP
+ * @param nthreads  [in]     threads to use, at most 4096; 0: haul_optim_threads(1); or HAUL_THREADS_OPENMP
  *
  * Shape      every array (n,); a moment that the rule does not keep is neither read nor written
  * Threads    any; calls on disjoint ranges may run at once. The team is OpenMP's of the calling thread:
- *            keep to one nthreads per thread, since OpenMP starts threads anew when it changes
+ *            keep to one nthreads per thread, since OpenMP starts threads anew when it changes. Where the
+ *            system refuses a thread (RLIMIT_NPROC, the cgroup's pids.max, no memory for a stack), OpenMP
+ *            itself prints that and ends the process: no error comes back
  * Blocks     until done
  * Errors     0, or -EINVAL (text names the argument), HAUL_E_ABI; nothing is written then
  * Source     Loshchilov & Hutter 2019 (AdamW), Kingma & Ba 2015 (Adam), Chen et al. 2023 (Lion),
@@ -148,7 +150,7 @@ int haul_optim_update(const struct haul_optim *opt, const struct haul_optim_arra
  * in double in order. The same bits for every instruction set and thread count.
  *
  * @param grad      [in]  (n,) of dtype
- * @param nthreads  [in]  0: haul_optim_threads(1)
+ * @param nthreads  [in]  as in haul_optim_update(), here and in the other norms
  * @param sum       [out] sum of squares
  * @param finite    [out] 1 when every element is finite, else 0 (sum is then not meaningful)
  *
