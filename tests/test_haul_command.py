@@ -135,6 +135,7 @@ class BadInput(unittest.TestCase):
         self.refused("split", *p, "--dtype", "fp16", "--master", "split")
         self.refused("--tflops", *p, "--tflops", "nan")
         self.refused("--tokens", *p, "--tokens", "0")
+        self.refused("--passes", *p, "--passes", "0")
         self.refused("--params", "plan", "--params", "0")
         self.refused("--params", "plan", "--params", "")
         self.refused("--params", "plan")

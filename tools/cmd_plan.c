@@ -13,16 +13,16 @@ struct plan_args {
     int dtype, master, grad_dtype; /* indices of the choices */
     int no_recompute, json;
     double tokens, tflops, link_gbps, mem_gbps, drive_gbps;
-    int layers_given, hidden_given, seq_given, other_shape_given, params_given;
+    int layers_given, hidden_given, seq_given, other_shape_given, params_given, passes_given;
 };
 
 static const enum haul_dtype dtypes[] = {HAUL_BF16, HAUL_FP16, HAUL_FP32};
 
 static const char notes[] =
-    "Sizes: 24GB (24e9), 24GiB, 13e9. Counts: 13B, 70e9, 64Mi. Budgets left out are unlimited; host and "
-    "nvme\n"
-    "are per node. With --layers, --hidden and --seq the working set (window, gradient buffers,\n"
-    "activations, slots) is counted too; without --params they give the number of parameters.\n"
+    "Sizes: 24GB (24e9), 24GiB, 13e9. Counts: 13B, 70e9, 64Mi. Budgets left out are unlimited;\n"
+    "host and nvme are per node. With --layers, --hidden and --seq the working set (window,\n"
+    "gradient buffers, activations, slots) is counted too; without --params they give the number "
+    "of parameters.\n"
     "What is counted and assumed: docs/plan.md.\n"
     "\n"
     "examples:\n"
@@ -68,6 +68,8 @@ static int check_params(const struct hl_command *cmd, const struct plan_args *a)
 
     if (a->params_given && a->opts.params == 0)
         return hl_usage_error(cmd, "--params 0: give at least 1");
+    if (a->passes_given && a->opts.passes == 0)
+        return hl_usage_error(cmd, "--passes 0: give at least 1");
     if (a->opts.shape.layers == 0) {
         if (a->opts.params == 0)
             return hl_usage_error(cmd, "--params is missing (or --layers, --hidden and --seq)");
@@ -165,7 +167,7 @@ int hl_cmd_plan(int argc, char **argv)
         {"master", HL_FLAG_CHOICE, &a.master, "fp32|split", "form of the records (default fp32)",
          NULL},
         {"passes", HL_FLAG_NUMBER, &o->passes, "G",
-         "sweeps over the weights per step (default 1; more: FP32 sums)", NULL},
+         "sweeps over the weights per step (default 1; more: FP32 sums)", &a.passes_given},
         {"layers", HL_FLAG_COUNT, &s->layers, "L", "transformer blocks", &a.layers_given},
         {"hidden", HL_FLAG_COUNT, &s->hidden, "D", "width", &a.hidden_given},
         {"seq", HL_FLAG_COUNT, &s->seq, "S", "tokens of a sequence", &a.seq_given},
