@@ -60,6 +60,10 @@ def usage_errors_are_one_line_and_exit_2():
             ["needs --stash", "--stash-mem", "1GB", "--nvme", "."],
             ["needs --nvme", "--stash", "--stash-mem", "1GB"],
             ["--stash-mem", "--stash", "--nvme", ".", "--stash-mem", "0"],
+            ["--lr", "--lr", "1e39"], ["--lr", "--lr", "3.5e38"],
+            ["--jsonl and --trace", "--jsonl", "new", "--trace", "new"],
+            ["--jsonl and --trace", "--jsonl", "/tmp/../tmp/new.x", "--trace", "/tmp//new.x"],
+            ["--jsonl and --trace", "--jsonl", long_file(), "--trace", long_file()],
             ["--plan-only", "--plan-only", "--digest"], ["--plan-only", "--plan-only", "--trace", "f"],
             ["2^63 bytes", "--dim", 65536, "--heads", 1, "--layers", 4096, "--no-recompute",
              "--seq", 2**20, "--batch", 2**20, "--accum", 2**20, "--data", long_file()]):
@@ -101,6 +105,33 @@ def the_cuda_device_is_refused_where_there_is_none():
 
 def a_jsonl_file_that_cannot_be_written_is_named():
     refuse(1, "/nonexistent/file", *SMALL, "--jsonl", "/nonexistent/file")
+
+
+def a_full_disk_stops_at_the_step_that_it_has_no_room_for():
+    endless = SMALL + ["--steps", 1000000]
+    result = refuse(1, "--jsonl /dev/full: the line of step 1 ", *endless, "--jsonl", "/dev/full")
+    assert "No space left" in result.err and len(result.err.splitlines()) == 1, result.err
+
+    def cap():  # a few lines
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "lines")
+        result = run(*endless, "--jsonl", path, preexec=cap, timeout=60)
+        with open(path) as f:
+            whole = f.read().split("\n")[:-1]
+    last = result.err.splitlines()[-1]
+    assert result.rc == 1 and result.out == "", (result.rc, result.out)
+    assert f"--jsonl {path}: the line of step {len(whole) + 1} " in last, (last, len(whole))
+    assert len(whole) > 1 and "File too large" in last, last
+    assert [json.loads(line)["step"] for line in whole] == list(range(1, len(whole) + 1))
+
+
+def help_that_is_lost_is_a_failure():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, text=True,
+                              check=False)
+    assert done.returncode == 1 and "stdout: No space left" in done.stderr, done
 
 
 def a_trace_that_cannot_be_written_is_named_before_training():
@@ -421,7 +452,8 @@ def quiet_prints_nothing_but_the_digest():
     assert result.rc == 0 and result.err == "" and result.out == ""
 
 
-main([help_names_every_flag, usage_errors_are_one_line_and_exit_2, data_that_cannot_serve_is_named,
+main([help_names_every_flag, help_that_is_lost_is_a_failure,
+      a_full_disk_stops_at_the_step_that_it_has_no_room_for, usage_errors_are_one_line_and_exit_2, data_that_cannot_serve_is_named,
       the_cuda_device_is_refused_where_there_is_none, a_jsonl_file_that_cannot_be_written_is_named,
       a_trace_that_cannot_be_written_is_named_before_training, json_lines_keep_the_contract,
       before_any_step_every_byte_is_as_likely,

@@ -2,11 +2,15 @@
 #include "args.h"
 #include "compute.h"
 
+#include <errno.h>
+#include <libgen.h>
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum kind { COUNT, SIZE, NUMBER, TEXT, DIRS, CHOICE, SWITCH };
 
@@ -299,6 +303,32 @@ static int check_dtypes(struct args *args)
     return EXIT_OK;
 }
 
+/* Where a file that does not exist yet would be. */
+static int place_of(const char *path, struct stat *folder, char name[PATH_MAX])
+{
+    char copy[PATH_MAX];
+
+    if (strlen(path) >= sizeof copy)
+        return -ENAMETOOLONG;
+    strcpy(name, basename(strcpy(copy, path)));
+    return stat(dirname(strcpy(copy, path)), folder) < 0 ? -errno : 0;
+}
+
+/* By any two names, whether it exists or not. */
+static bool same_file(const char *a, const char *b)
+{
+    char name_a[PATH_MAX], name_b[PATH_MAX];
+    struct stat sa, sb;
+    int found = (stat(a, &sa) == 0) + (stat(b, &sb) == 0);
+
+    if (found == 1)
+        return false;
+    if (found == 0 && (place_of(a, &sa, name_a) < 0 || place_of(b, &sb, name_b) < 0 ||
+                       strcmp(name_a, name_b) != 0))
+        return false;
+    return sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
+}
+
 /* Flags that cannot stand together; fills in what depends on another flag. */
 static int check(struct args *args)
 {
@@ -322,6 +352,10 @@ static int check(struct args *args)
                              "device");
     if (args->device == DEVICE_CUDA && args->link_gbps > 0)
         return contradiction("--link-gbps needs --device host: a GPU's link is as fast as it is");
+    if (!isfinite((float)args->lr))
+        return contradiction("--lr: takes a number that FP32 holds, at most 3.4e38");
+    if (args->jsonl != NULL && args->trace != NULL && same_file(args->jsonl, args->trace))
+        return contradiction("--jsonl and --trace: the same file; each needs one of its own");
     if (args->plan_only && (args->digest || args->jsonl != NULL || args->trace != NULL))
         return contradiction("--plan-only trains nothing: leave out --digest, --jsonl and --trace");
     return EXIT_OK;

@@ -82,8 +82,22 @@ static void print_step(const struct progress *p, uint64_t step, double loss,
     fputs(r->skipped ? "  skipped: gradient not finite\n" : "\n", stderr);
 }
 
-void progress_step(struct progress *p, uint64_t step, double loss, const struct haul_report *report)
+/* Flushed line by line: a disk that fills up is seen now, not when training is over. */
+static int flush_step(const struct progress *p, uint64_t step)
 {
+    if (fflush(p->jsonl) == 0 && !ferror(p->jsonl))
+        return EXIT_OK;
+    fprintf(stderr,
+            "train_gpt: --jsonl %s: the line of step %" PRIu64
+            " could not be written: %s; training stops here\n",
+            p->args->jsonl, step, strerror(errno));
+    return EXIT_FAILED;
+}
+
+int progress_step(struct progress *p, uint64_t step, double loss, const struct haul_report *report)
+{
+    int rc = EXIT_OK;
+
     if (p->nsteps++ == 0)
         p->first_loss = loss;
     p->last_loss = loss;
@@ -94,10 +108,13 @@ void progress_step(struct progress *p, uint64_t step, double loss, const struct 
         p->lanes[i].exposed_ns += report->lanes[i].exposed_ns;
         p->lanes[i].bytes += report->lanes[i].bytes;
     }
-    if (p->jsonl != NULL)
+    if (p->jsonl != NULL) {
         json_step(p, step, loss, report);
-    if (!p->args->quiet)
+        rc = flush_step(p, step);
+    }
+    if (rc == EXIT_OK && !p->args->quiet)
         print_step(p, step, loss, report);
+    return rc;
 }
 
 struct tier_bytes {

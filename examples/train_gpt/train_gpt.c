@@ -47,7 +47,8 @@ static int train(const struct args *args, const struct data *data, struct traine
             return EXIT_FAILED;
         if (trainer_step(t, step, &loss, &report) < 0)
             return failed();
-        progress_step(progress, step, loss, &report);
+        if (progress_step(progress, step, loss, &report) != EXIT_OK)
+            return EXIT_FAILED;
         if (chrome_trace_step(trace, t) < 0)
             return failed();
     }
@@ -141,13 +142,12 @@ int main(int argc, char **argv)
 
     if (rc != EXIT_OK)
         return rc;
-    if (args.help) {
-        args_print_help();
-        return EXIT_OK;
-    }
-    if (args.device != compute_device)
+    if (!args.help && args.device != compute_device)
         return start_other(argv);
-    rc = run(&args);
+    if (args.help)
+        args_print_help();
+    else
+        rc = run(&args);
     if (fflush(stdout) != 0 && rc == EXIT_OK) {
         perror("train_gpt: stdout");
         rc = EXIT_FAILED;
