@@ -154,8 +154,8 @@ struct hl_paged_chunk {
  *
  *   HOST     in a slot, its d2h copy queued (slot->done says when it has landed). Entered by put, and from
  *            READING. Leaves by take: gone; or by the pump, when room is short: WRITING.
- *   WRITING  on its way to nvme, still in its slot. Leaves by completion: NVME; or by take: gone, the slot
- *            is given back by the completion.
+ *   WRITING  on its way to nvme, still in its slot. Leaves by completion: NVME; or by take: HOST, and gone;
+ *            the slot is free when both the write and the copy to the device have left it.
  *   NVME     Leaves by the pump, as the stash shrinks or somebody waits: READING.
  *   READING  Leaves by completion: HOST.
  */

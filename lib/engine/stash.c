@@ -362,11 +362,12 @@ static int wait_for_entry(struct haul_engine *e)
         if (rc < 0)
             return rc;
         hl_spin_lock(&e->lock);
-        const struct hl_stash_entry *top = &st->entry[st->depth - 1];
+        struct hl_stash_entry *top = &st->entry[st->depth - 1];
         bool turned = !st->shrinking || !st->waiting;
         st->shrinking = st->waiting = true;
         if (top->state == HL_STASH_HOST || top->state == HL_STASH_WRITING) {
             slot = top->slot;
+            top->state = HL_STASH_HOST; /* a write that ends now must not give the slot away */
             st->waiting = false;
         }
         hl_spin_unlock(&e->lock);
