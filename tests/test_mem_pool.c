@@ -248,6 +248,23 @@ Test(mem_pool, hugetlb_backs_the_whole_2_mib_and_small_pages_the_tail)
     cr_assert_eq(r.handed_in.hugetlb_bytes, 2 * HUGE);
 }
 
+/* Nothing of it could lie on a huge page, however many are free. */
+Test(mem_pool, a_segment_below_one_hugetlb_page_is_refused_and_not_put_on_small_ones)
+{
+    struct haul_pool_segment segs[] = {{.bytes = PAGE}, {.bytes = HUGE - PAGE}};
+    struct haul_pool_opts opts = opts_for(segs, 1);
+    struct haul_pool *pool = NULL;
+
+    opts.pages = HAUL_PAGES_HUGETLB;
+    for (int i = 0; i < 2; i++) {
+        opts.segments = &segs[i];
+        cr_assert_eq(haul_pool_open(&opts, &pool), -ENOMEM);
+        cr_assert_null(pool);
+        cr_assert_not_null(strstr(haul_last_error(), "one 2 MiB page"), "%s", haul_last_error());
+        cr_assert_not_null(strstr(haul_last_error(), i ? "2093056" : "4096"));
+    }
+}
+
 Test(mem_pool, a_null_for_the_pool_is_refused_by_name)
 {
     struct haul_pool_segment seg = {.bytes = PAGE};

@@ -30,7 +30,7 @@ struct haul_pool;
 
 enum haul_pages {
     HAUL_PAGES_AUTO = 0, /* hugetlb, else transparent huge pages, else 4 KiB */
-    HAUL_PAGES_HUGETLB,  /* hugetlb or -ENOMEM */
+    HAUL_PAGES_HUGETLB,  /* hugetlb for the whole 2 MiB pages, or -ENOMEM; the tail is small pages */
     HAUL_PAGES_THP,      /* transparent huge pages asked for; never hugetlb */
     HAUL_PAGES_SMALL,    /* 4 KiB pages only */
 };
@@ -73,7 +73,8 @@ void haul_pool_opts_init(struct haul_pool_opts *opts);
  *            -EINVAL     no segments, a size of 0 or over 2^47, no such node, a memfd smaller than its
  *                        segment, or a shared segment with HAUL_PAGES_HUGETLB that is not whole 2 MiB
  *            -ENOMEM     no address space, more than the machine or the cgroup has left (seen before
- *                        anything is touched), no hugetlb pages, over RLIMIT_MEMLOCK (lock = 1)
+ *                        anything is touched), no hugetlb pages, or a private segment of
+ *                        less than one (HAUL_PAGES_HUGETLB), over RLIMIT_MEMLOCK (lock = 1)
  *            HAUL_E_ABI  opts not initialised
  *            and what mmap, memfd_create, fstat or a thread's start gave
  */

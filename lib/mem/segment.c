@@ -184,6 +184,11 @@ int hl_segment_open(const struct haul_pool_segment *want, enum haul_pages pages,
         return hl_fail(-EINVAL, "a segment of %" PRIu64 " bytes: it must be 1 to 2^47 bytes",
                        want->bytes);
     seg.bytes = round_up(want->bytes, HL_PAGE_BYTES);
+    if (pages == HAUL_PAGES_HUGETLB && !want->shared && seg.bytes < HL_HUGE_BYTES)
+        return hl_fail(-ENOMEM,
+                       "a segment of %" PRIu64 " bytes is less than one 2 MiB page, so none of it "
+                       "can be on hugetlb pages. Ask for 2 MiB, or for HAUL_PAGES_AUTO",
+                       want->bytes);
     if (!want->shared)
         rc = place(pages, &seg);
     else if (want->fd < 0)
