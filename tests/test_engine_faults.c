@@ -164,3 +164,128 @@ Test(engine_faults, a_transfer_refused_for_a_moment_is_not_noticed)
     }
     cr_assert_eq(rmdir(dir), 0);
 }
+
+/* ---- what no engine can be opened or built with ---- */
+
+static struct haul_device *open_device(void)
+{
+    struct haul_device *dev;
+
+    cr_assert_eq(haul_device_host_open(NULL, &dev), 0, "%s", haul_last_error());
+    return dev;
+}
+
+static struct haul_engine_opts good_opts(struct haul_device *dev)
+{
+    struct haul_engine_opts o;
+
+    haul_engine_opts_init(&o);
+    o.device = dev;
+    return o;
+}
+
+static void says(int rc, int want, const char *word)
+{
+    cr_assert_eq(rc, want, "%s: %d, not %d: %s", word, rc, want, haul_last_error());
+    cr_assert_not_null(strstr(haul_last_error(), word), "not named %s: %s", word,
+                       haul_last_error());
+}
+
+/* After the change to o, open is refused and names the option. */
+#define REFUSED(want, word, change)                                                                \
+    do {                                                                                           \
+        struct haul_engine_opts o = good_opts(dev);                                                \
+        struct haul_engine *e = NULL;                                                              \
+        (change);                                                                                  \
+        says(haul_engine_open(&o, &e), want, word);                                                \
+        cr_assert_null(e);                                                                         \
+    } while (0)
+
+Test(engine_faults, open_refuses_sizes_beyond_counting)
+{
+    struct haul_device *dev = open_device();
+
+    for (int shift = 42; shift < 64; shift++)
+        REFUSED(-EOVERFLOW, "stash_entry_bytes",
+                (o.stash_entries = 1u << 20, o.stash_entry_bytes = (UINT64_C(1) << shift) + 1));
+    REFUSED(-EOVERFLOW, "stash_entry_bytes",
+            (o.stash_entries = 4, o.stash_entry_bytes = UINT64_C(1) << 62));
+    REFUSED(-EOVERFLOW, "stash_entry_bytes",
+            (o.stash_entries = 1, o.stash_host_bytes = 1, o.stash_entry_bytes = UINT64_MAX));
+    REFUSED(-EOVERFLOW, "trainer_device_bytes", o.trainer_device_bytes = UINT64_MAX);
+    REFUSED(-EOVERFLOW, "trainer_device_bytes", o.trainer_device_bytes = (UINT64_C(1) << 62) + 1);
+    REFUSED(-EOVERFLOW, "slot_bytes", o.slot_bytes = UINT64_MAX);
+    cr_assert_eq(haul_device_close(dev), 0);
+}
+
+Test(engine_faults, open_refuses_what_no_step_could_run_with)
+{
+    const char *none[] = {"./there", NULL}, *empty = "";
+    struct haul_device *dev = open_device();
+
+    REFUSED(-EINVAL, "amsgrad", o.optim.amsgrad = 1);
+    REFUSED(-EINVAL, "beta1", o.optim.beta1 = 1);
+    REFUSED(-EINVAL, "beta2", o.optim.beta2 = -0.1);
+    REFUSED(-EINVAL, "eps", o.optim.eps = -1);
+    REFUSED(-EINVAL, "moment_dtype", o.optim.moment_dtype = HAUL_BF16);
+    REFUSED(-EINVAL, "optimizer", o.optim.kind = HAUL_SGD);
+    REFUSED(-EINVAL, "io_method", o.io_method = HAUL_IO_THREADS + 1);
+    REFUSED(-EINVAL, "io_method", o.io_method = -1);
+    REFUSED(-EINVAL, "overlap", o.overlap = 2);
+    REFUSED(-EINVAL, "nthreads", o.nthreads = 4097);
+    REFUSED(-EINVAL, "slots", o.slots = 1);
+    REFUSED(-EINVAL, "slots", o.slots = 1025);
+    REFUSED(-EINVAL, "nvme_dirs[1]", (o.nvme_dirs = none, o.nnvme_dirs = 2));
+    REFUSED(-EINVAL, "nvme_dirs[0]", (o.nvme_dirs = &empty, o.nnvme_dirs = 1));
+    cr_assert_eq(haul_device_close(dev), 0);
+}
+
+static int add_elems(struct haul_engine *e, const char *name, uint64_t elems)
+{
+    struct haul_tensor w = {.name = "w", .ndims = 1, .shape = {elems}, .dtype = HAUL_BF16};
+    struct haul_unit_desc d = {.struct_size = sizeof d, .name = name, .tensors = &w, .ntensors = 1};
+    struct haul_unit *u;
+
+    return haul_engine_add_unit(e, &d, &u);
+}
+
+Test(engine_faults, add_unit_refuses_more_elements_than_can_be_counted)
+{
+    struct haul_device *dev = open_device();
+    struct haul_engine_opts o = good_opts(dev);
+    struct haul_engine *e;
+
+    cr_assert_eq(haul_engine_open(&o, &e), 0, "%s", haul_last_error());
+    says(add_elems(e, "over", (UINT64_C(1) << 58) + 1), -EOVERFLOW, "2^58");
+    cr_assert_eq(add_elems(e, "half", UINT64_C(1) << 57), 0, "%s", haul_last_error());
+    cr_assert_eq(add_elems(e, "other_half", UINT64_C(1) << 57), 0, "%s", haul_last_error());
+    says(add_elems(e, "one_more", 1), -EOVERFLOW, "one_more");
+    says(haul_engine_build(e), HAUL_E_PLAN, "short by");
+    haul_engine_close(e);
+    cr_assert_eq(haul_device_close(dev), 0);
+}
+
+Test(engine_faults, build_refuses_a_tier_beyond_counting)
+{
+    struct haul_device *dev = open_device();
+    struct haul_engine_opts o = good_opts(dev);
+    struct haul_ledger_line line;
+    struct haul_engine *e;
+
+    /* 1024 buffers of 2^54 elements of 2 bytes: 2^65 */
+    o.window = 1024;
+    cr_assert_eq(haul_engine_open(&o, &e), 0, "%s", haul_last_error());
+    cr_assert_eq(add_elems(e, "u", UINT64_C(1) << 54), 0, "%s", haul_last_error());
+    says(haul_engine_build(e), -EOVERFLOW, "opts.window");
+    says(haul_engine_ledger(e, 0, &line), -EOVERFLOW, "opts.window");
+    haul_engine_close(e);
+
+    /* 2^62 for the trainer and two buffers of 2^58 elements of 4 bytes: past 2^62, not past 2^63 */
+    o = good_opts(dev);
+    o.trainer_device_bytes = UINT64_C(1) << 62;
+    cr_assert_eq(haul_engine_open(&o, &e), 0, "%s", haul_last_error());
+    cr_assert_eq(add_elems(e, "u", UINT64_C(1) << 58), 0, "%s", haul_last_error());
+    says(haul_engine_build(e), HAUL_E_PLAN, "short by");
+    haul_engine_close(e);
+    cr_assert_eq(haul_device_close(dev), 0);
+}

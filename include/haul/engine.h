@@ -58,7 +58,7 @@ struct haul_engine_opts {
     uint32_t max_held;  /* units the trainer holds at once, default 1 */
     uint32_t window;    /* unit buffers on the device, >= max_held; default max_held + 1 */
     uint32_t slots;     /* pool slots through which paged records move, >= 2, default 4 */
-    uint32_t nthreads;  /* of the optimizer's team; 0 (default): cores allowed */
+    uint32_t nthreads;  /* of the optimizer's team, at most 4096; 0 (default): cores allowed */
     int overlap;        /* 1 (default): deferred updates and prefetch; 0: step() waits for all */
     const char *const *nvme_dirs; /* (nnvme_dirs,) where records, and with offload all parameters, go
                                      that the host budget has no room for; read at open, not kept */
@@ -78,7 +78,7 @@ struct haul_engine_opts {
 HAUL_API
 void haul_engine_opts_init(struct haul_engine_opts *opts);
 
-/* Errors  0, -EINVAL (text names the option), -ENOMEM, HAUL_E_ABI */
+/* Errors  0, -EINVAL or -EOVERFLOW (text names the option), -ENOMEM, HAUL_E_ABI */
 HAUL_API HAUL_MUST_USE
 int haul_engine_open(const struct haul_engine_opts *opts, struct haul_engine **out);
 
@@ -111,7 +111,8 @@ struct haul_unit_desc {
  * Add a unit. Before build only.
  *
  * Ownership  the engine owns *out
- * Errors     0, HAUL_E_STATE (already built), -EINVAL (text names unit and tensor), -ENOMEM
+ * Errors     0, HAUL_E_STATE (already built), -EINVAL (text names unit and tensor), -EOVERFLOW (more than
+ *            2^58 elements in a tensor, the unit or the engine), -ENOMEM
  */
 HAUL_API HAUL_MUST_USE
 int haul_engine_add_unit(struct haul_engine *engine, const struct haul_unit_desc *desc,
@@ -128,7 +129,8 @@ int haul_engine_visits(struct haul_engine *engine, struct haul_unit *const *visi
  * Plan, check against the budgets, reserve. Nothing is reserved when it does not fit.
  *
  * Blocks     yes: touches all memory
- * Errors     0, HAUL_E_PLAN (text: the ledger and the shortfall), HAUL_E_STATE, -ENOMEM, device errors
+ * Errors     0, HAUL_E_PLAN (text: the ledger and the shortfall), HAUL_E_STATE, -ENOMEM, device errors,
+ *            -EOVERFLOW (a tier beyond 2^63 bytes; text names what to lower)
  */
 HAUL_API HAUL_MUST_USE
 int haul_engine_build(struct haul_engine *engine);

@@ -1,8 +1,16 @@
 /* engine.c: opening, describing the model, building and closing. */
 #include <string.h>
 
+#include "checked.h"
 #include "engine_state.h"
+#include "optim_check.h"
 #include "sys.h"
+
+/* Sizes past these are mistakes, and sums of them would not fit 64 bits. */
+#define MOST_BYTES       (UINT64_C(1) << 62)
+#define MOST_ELEMS       (UINT64_C(1) << 58)
+#define MOST_BLOCK_BYTES (UINT64_C(4) << 20)
+#define MOST_THREADS     4096
 
 void haul_engine_opts_init(struct haul_engine_opts *opts)
 {
@@ -42,8 +50,53 @@ static int check_enums(const struct haul_engine_opts *o)
     return 0;
 }
 
+/* What haul_optim_update() would refuse in every step. */
+static int check_optim(const struct haul_optim *opt)
+{
+    const struct haul_optim_arrays none = {.struct_size = sizeof none, .grad_dtype = HAUL_FP32};
+    const struct haul_optim_step first = {.struct_size = sizeof first, .step = 1, .grad_scale = 1};
+
+    return hl_optim_check(opt, &none, &first);
+}
+
+static int check_sizes(const struct haul_engine_opts *o)
+{
+    uint64_t blocks = hl_div_up(o->stash_entry_bytes, MOST_BLOCK_BYTES), stash;
+
+    if (o->trainer_device_bytes > MOST_BYTES)
+        return hl_fail(-EOVERFLOW, "engine: trainer_device_bytes %llu; at most 2^62",
+                       (unsigned long long)o->trainer_device_bytes);
+    if (o->slot_bytes > MOST_BYTES)
+        return hl_fail(-EOVERFLOW, "engine: slot_bytes %llu; at most 2^62",
+                       (unsigned long long)o->slot_bytes);
+    if (o->stash_entry_bytes > MOST_BYTES ||
+        hl_mul(blocks * MOST_BLOCK_BYTES, o->stash_entries, &stash) < 0 || stash > MOST_BYTES)
+        return hl_fail(-EOVERFLOW,
+                       "engine: stash_entries %u of stash_entry_bytes %llu; at most 2^62 together",
+                       o->stash_entries, (unsigned long long)o->stash_entry_bytes);
+    return 0;
+}
+
+static int check_running(const struct haul_engine_opts *o)
+{
+    if (o->nthreads > MOST_THREADS)
+        return hl_fail(-EINVAL, "engine: nthreads %u; at most %d, or 0 for the cores allowed",
+                       o->nthreads, MOST_THREADS);
+    if (o->overlap != 0 && o->overlap != 1)
+        return hl_fail(-EINVAL, "engine: overlap %d is neither 0 nor 1", o->overlap);
+    if ((unsigned)o->io_method > HAUL_IO_THREADS)
+        return hl_fail(-EINVAL, "engine: io_method %d is none of auto, uring, threads",
+                       o->io_method);
+    for (uint32_t i = 0; i < o->nnvme_dirs; i++)
+        if (!o->nvme_dirs[i] || !*o->nvme_dirs[i])
+            return hl_fail(-EINVAL, "engine: nvme_dirs[%u] names no directory", i);
+    return 0;
+}
+
 static int check_opts(const struct haul_engine_opts *o)
 {
+    int rc;
+
     if (o->struct_size != sizeof *o || o->optim.struct_size != sizeof o->optim)
         return hl_fail(HAUL_E_ABI, "engine: options were not set up by haul_engine_opts_init()");
     if (!o->device)
@@ -69,7 +122,9 @@ static int check_opts(const struct haul_engine_opts *o)
         return hl_fail(-EINVAL,
                        "engine: %u stash entries of %llu bytes; at most 2^20, none of them empty",
                        o->stash_entries, (unsigned long long)o->stash_entry_bytes);
-    return check_enums(o);
+    if ((rc = check_enums(o)) < 0 || (rc = check_optim(&o->optim)) < 0 || (rc = check_sizes(o)) < 0)
+        return rc;
+    return check_running(o);
 }
 
 static int copy_dirs(struct haul_engine *e, const struct haul_engine_opts *opts)
@@ -298,6 +353,12 @@ int haul_engine_add_unit(struct haul_engine *e, const struct haul_unit_desc *des
 
     if (rc < 0 || (rc = grow_units(e)) < 0 || (rc = make_unit(e, desc, &u)) < 0)
         return rc;
+    if (u->layout.elems > MOST_ELEMS - e->elems) {
+        free_unit(u);
+        return hl_fail(-EOVERFLOW,
+                       "unit %s: with it, the engine's units have more than 2^58 elements",
+                       desc->name);
+    }
     e->planned = false;
     u->index = e->nunits;
     e->units[e->nunits++] = u;

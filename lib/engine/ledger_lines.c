@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "checked.h"
 #include "engine_state.h"
 
 /* Slots through which parameters are published to the device's shards, and paged parameters move. */
@@ -14,9 +15,26 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Sums and products that leave 64 bits stay at TOO_MANY, which hl_engine_make_ledger() refuses. */
+#define TOO_MANY UINT64_MAX
+
+static uint64_t plus(uint64_t a, uint64_t b)
+{
+    uint64_t sum;
+
+    return __builtin_add_overflow(a, b, &sum) ? TOO_MANY : sum;
+}
+
+static uint64_t times(uint64_t n, uint64_t bytes)
+{
+    uint64_t product;
+
+    return __builtin_mul_overflow(n, bytes, &product) ? TOO_MANY : product;
+}
+
 static uint64_t round_up(uint64_t n, uint64_t step)
 {
-    return (n + step - 1) / step * step;
+    return times(hl_div_up(n, step), step);
 }
 
 /* A line; several with one purpose in a tier are added up, empty ones left out. */
@@ -27,7 +45,7 @@ static void ledger_add(struct hl_ledger *l, enum haul_tier tier, const char *pur
         return;
     for (uint32_t i = 0; i < l->nlines; i++)
         if (l->line[i].tier == tier && strcmp(l->line[i].purpose, purpose) == 0) {
-            l->line[i].bytes += bytes;
+            l->line[i].bytes = plus(l->line[i].bytes, bytes);
             return;
         }
     struct haul_ledger_line *line = &l->line[l->nlines++];
@@ -42,7 +60,7 @@ uint64_t hl_ledger_bytes(const struct hl_ledger *ledger, enum haul_tier tier)
 
     for (uint32_t i = 0; i < ledger->nlines; i++)
         if (ledger->line[i].tier == tier)
-            sum += ledger->line[i].bytes;
+            sum = plus(sum, ledger->line[i].bytes);
     return sum;
 }
 
@@ -50,11 +68,11 @@ uint64_t hl_ledger_bytes(const struct hl_ledger *ledger, enum haul_tier tier)
 
 static void add_bytes(struct hl_state_bytes *to, const struct hl_state_bytes *from)
 {
-    to->params += from->params;
-    to->grads += from->grads;
-    to->accumulators += from->accumulators;
-    to->records += from->records;
-    to->hi += from->hi;
+    to->params = plus(to->params, from->params);
+    to->grads = plus(to->grads, from->grads);
+    to->accumulators = plus(to->accumulators, from->accumulators);
+    to->records = plus(to->records, from->records);
+    to->hi = plus(to->hi, from->hi);
 }
 
 /* Paged pieces rest on nvme instead of host. */
@@ -234,15 +252,49 @@ static void ledger_partials(struct haul_engine *e)
 
 static void ledger_paging(struct haul_engine *e, const struct hl_state_bytes *raw)
 {
-    ledger_buffer(e, HAUL_TIER_HOST, "record slots", e->nrecord_slots * e->record_slot_bytes);
-    ledger_buffer(e, HAUL_TIER_HOST, "parameter slots", e->nparam_slots * e->param_slot_bytes);
+    ledger_buffer(e, HAUL_TIER_HOST, "record slots", times(e->nrecord_slots, e->record_slot_bytes));
+    ledger_buffer(e, HAUL_TIER_HOST, "parameter slots",
+                  times(e->nparam_slots, e->param_slot_bytes));
     ledger_buffer(e, HAUL_TIER_HOST, "pager bounce", e->store_bytes ? e->block_bytes : 0);
     ledger_add(&e->ledger, HAUL_TIER_NVME, "parameters", raw->params);
     ledger_add(&e->ledger, HAUL_TIER_NVME, "records", raw->records);
     ledger_add(&e->ledger, HAUL_TIER_NVME, "stash", hl_stash_nvme_bytes(e));
     ledger_add(&e->ledger, HAUL_TIER_NVME, "padding",
                e->store_bytes - raw->params - raw->records - hl_stash_nvme_bytes(e));
-    ledger_buffer(e, HAUL_TIER_HOST, "stash", e->stash.nslots * e->stash.slot_bytes);
+    ledger_buffer(e, HAUL_TIER_HOST, "stash", times(e->stash.nslots, e->stash.slot_bytes));
+}
+
+/* What makes a line smaller. */
+static const char *remedy(const char *purpose)
+{
+    static const char *const of[][2] = {{"window", "opts.window"},
+                                        {"landing slots", "opts.passes to 1"},
+                                        {"record slots", "opts.slots or opts.slot_bytes"},
+                                        {"stash", "opts.stash_entries or opts.stash_entry_bytes"},
+                                        {"trainer", "opts.trainer_device_bytes"}};
+
+    for (unsigned i = 0; i < sizeof of / sizeof of[0]; i++)
+        if (strcmp(of[i][0], purpose) == 0)
+            return of[i][1];
+    return "the sizes of the units";
+}
+
+/* The largest line is to blame for a tier beyond counting. */
+static int check_ledger(const struct hl_ledger *l)
+{
+    uint64_t sum[HAUL_NTIERS] = {0};
+    const struct haul_ledger_line *most = l->line;
+    bool fits = true;
+
+    for (uint32_t i = 0; i < l->nlines; i++) {
+        fits &= hl_mul_add(&sum[l->line[i].tier], l->line[i].bytes, 1) == 0;
+        if (l->line[i].bytes > most->bytes)
+            most = &l->line[i];
+    }
+    if (fits)
+        return 0;
+    return hl_fail(-EOVERFLOW, "engine: with %s, a tier has more than 2^63 bytes; lower %s",
+                   most->purpose, remedy(most->purpose));
 }
 
 int hl_engine_make_ledger(struct haul_engine *e)
@@ -262,14 +314,15 @@ int hl_engine_make_ledger(struct haul_engine *e)
         ledger_state(e, t, "records", raw[t].records, e->state[t].records);
         ledger_state(e, t, "hi copy", raw[t].hi, e->state[t].hi);
     }
-    ledger_buffer(e, HAUL_TIER_DEVICE, "window", e->nframes * e->window_bytes);
-    ledger_buffer(e, HAUL_TIER_DEVICE, "gradient window", e->ngrad_buffers * e->grad_buffer_bytes);
+    ledger_buffer(e, HAUL_TIER_DEVICE, "window", times(e->nframes, e->window_bytes));
+    ledger_buffer(e, HAUL_TIER_DEVICE, "gradient window",
+                  times(e->ngrad_buffers, e->grad_buffer_bytes));
     ledger_buffer(e, HAUL_TIER_DEVICE, "gradient staging", e->staging_bytes);
-    ledger_buffer(e, HAUL_TIER_HOST, "landing slots", e->nlandings * e->landing_bytes);
-    ledger_buffer(e, HAUL_TIER_HOST, "publish slots", e->nslots * e->slot_bytes);
+    ledger_buffer(e, HAUL_TIER_HOST, "landing slots", times(e->nlandings, e->landing_bytes));
+    ledger_buffer(e, HAUL_TIER_HOST, "publish slots", times(e->nslots, e->slot_bytes));
     ledger_buffer(e, HAUL_TIER_HOST, "bounce", HL_BOUNCE_BYTES);
     ledger_partials(e);
     ledger_paging(e, &raw[HAUL_TIER_NVME]);
     ledger_add(&e->ledger, HAUL_TIER_DEVICE, "trainer", e->opts.trainer_device_bytes);
-    return 0;
+    return check_ledger(&e->ledger);
 }

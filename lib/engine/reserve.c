@@ -283,7 +283,11 @@ static int reserve_samples(struct haul_engine *e)
 static int reserve_jobs(struct haul_engine *e)
 {
     /* one LAND a reduce, one NORM and one UPDATE a unit: all that can wait between two drains */
-    e->jobs.nring = e->nunits * (e->opts.passes + 2) + 1;
+    uint64_t n = e->nunits * (e->opts.passes + 2ull) + 1;
+    if (n > UINT32_MAX)
+        return hl_fail(-EOVERFLOW, "engine: %u units reduced opts.passes %u times; lower it",
+                       e->nunits, e->opts.passes);
+    e->jobs.nring = (uint32_t)n;
     int rc = hl_sys_alloc_array(e->jobs.nring, sizeof *e->jobs.ring, (void **)&e->jobs.ring);
     if (rc < 0)
         return rc;
