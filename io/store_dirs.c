@@ -66,20 +66,44 @@ static int open_dir(struct haul_store *s, struct hl_dir *d, const char *path)
     if (rc < 0)
         return rc;
     d->dirfd = rc;
-    return s->opts.durable ? lock_dir(s, d) : hl_scratch_sweep(d->dirfd);
+    return 0;
+}
+
+/* Two names of one directory would share its data file, or its space. */
+static int check_distinct(const struct haul_store *s)
+{
+    struct stat st[HAUL_MAX_DIRS];
+
+    for (uint32_t i = 0; i < s->ndirs; i++) {
+        int rc = hl_sys_fstat(s->dirs[i].dirfd, &st[i]);
+
+        if (rc < 0)
+            return rc;
+        for (uint32_t j = 0; j < i; j++)
+            if (st[i].st_dev == st[j].st_dev && st[i].st_ino == st[j].st_ino)
+                return hl_fail(-EINVAL,
+                               "dirs[%u] (%s) is the same directory as dirs[%u] (%s); name each "
+                               "one once",
+                               i, s->dirs[i].path, j, s->dirs[j].path);
+    }
+    return 0;
 }
 
 int hl_dirs_open(struct haul_store *s, const struct haul_store_opts *opts)
 {
-    for (uint32_t i = 0; i < s->ndirs; i++) {
-        int rc;
+    int rc;
 
+    for (uint32_t i = 0; i < s->ndirs; i++) {
         s->dirs[i].weight = opts->dir_weights ? opts->dir_weights[i] : 1;
         rc = open_dir(s, &s->dirs[i], opts->dirs[i]);
         if (rc < 0)
             return rc;
     }
-    return 0;
+    /* Before anything is written in them. */
+    rc = check_distinct(s);
+    for (uint32_t i = 0; rc == 0 && i < s->ndirs; i++)
+        rc = s->opts.durable ? lock_dir(s, &s->dirs[i]) : hl_scratch_sweep(s->dirs[i].dirfd);
+    return rc;
 }
 
 void hl_dirs_close(struct haul_store *s)

@@ -355,6 +355,34 @@ Test(pager, a_null_argument_is_refused_by_name)
     place_remove(dir);
 }
 
+Test(pager, a_directory_named_twice_is_refused_and_left_empty)
+{
+    char dir[128], again[160], link[160];
+
+    FOR_EACH_PLACE(dir)
+    {
+        const char *d[3] = {dir, NULL, NULL};
+        struct haul_store_opts o = small_opts(d);
+        struct haul_store *s = NO_STORE;
+
+        snprintf(again, sizeof again, "%s/.", dir);
+        snprintf(link, sizeof link, "%s.link", dir);
+        cr_assert_eq(symlink(strrchr(dir, '/') + 1, link), 0);
+        o.ndirs = 2;
+        for (int i = 0; i < 6; i++) {
+            d[1] = i % 3 == 0 ? dir : i % 3 == 1 ? again : link;
+            o.durable = i / 3;
+            MUST_FAIL(-EINVAL, open_store(&o, &s));
+            cr_assert_eq(s, NO_STORE);
+            cr_assert(strstr(haul_last_error(), d[1]), "%s", haul_last_error());
+            cr_assert(strstr(haul_last_error(), "dirs[1]"), "%s", haul_last_error());
+            cr_assert(strstr(haul_last_error(), "dirs[0]"), "%s", haul_last_error());
+            cr_assert_eq(place_count(dir), 0, "%s", o.durable ? "durable" : "scratch");
+        }
+        unlink(link);
+    }
+}
+
 Test(pager, reads_and_writes_work_with_verification_sampled_or_off)
 {
     static const enum haul_verify modes[] = {HAUL_VERIFY_SAMPLE, HAUL_VERIFY_OFF};

@@ -83,7 +83,7 @@ typedef void (*haul_progress_fn)(void *user, uint64_t done_bytes, uint64_t total
 
 struct haul_store_opts {
     size_t struct_size;
-    const char *const *dirs;   /* (ndirs,) created when missing (not their parents) */
+    const char *const *dirs;   /* (ndirs,) each once; created when missing (not their parents) */
     uint32_t ndirs;            /* 1..HAUL_MAX_DIRS */
     const double *dir_weights; /* (ndirs,) relative speeds for striping; NULL (default): equal */
     uint64_t
