@@ -289,3 +289,110 @@ Test(engine_faults, build_refuses_a_tier_beyond_counting)
     haul_engine_close(e);
     cr_assert_eq(haul_device_close(dev), 0);
 }
+
+/* ---- arguments that are missing ---- */
+
+static int fill_ones(void *user, const char *unit, uint32_t tensor, uint64_t first, uint64_t n,
+                     float *out)
+{
+    (void)user, (void)unit, (void)tensor, (void)first;
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = 1;
+    return 0;
+}
+
+#define NEEDS(arg, call) says(call, -EINVAL, arg " is NULL")
+
+Test(engine_faults, open_and_description_name_a_missing_argument)
+{
+    struct haul_device *dev = open_device();
+    struct haul_engine_opts o = good_opts(dev);
+    struct haul_unit_desc d = {.struct_size = sizeof d, .name = "u", .ntensors = 1};
+    struct haul_ledger_line line;
+    struct haul_engine *e;
+    struct haul_unit *u;
+    uint32_t nlines = 0;
+
+    NEEDS("opts", haul_engine_open(NULL, &e));
+    NEEDS("out", haul_engine_open(&o, NULL));
+    cr_assert_eq(haul_engine_open(&o, &e), 0, "%s", haul_last_error());
+    NEEDS("tensors", haul_engine_add_unit(e, &d, &u));
+    d.ntensors = 0;
+    NEEDS("engine", haul_engine_add_unit(NULL, &d, &u));
+    NEEDS("desc", haul_engine_add_unit(e, NULL, &u));
+    NEEDS("out", haul_engine_add_unit(e, &d, NULL));
+    cr_assert_eq(haul_engine_add_unit(e, &d, &u), 0, "none of these took the name: %s",
+                 haul_last_error());
+    NEEDS("engine", haul_engine_visits(NULL, &u, 1));
+    NEEDS("visits", haul_engine_visits(e, NULL, 1));
+    NEEDS("engine", haul_engine_build(NULL));
+    NEEDS("engine", haul_engine_ledger(NULL, 0, &line));
+    NEEDS("out", haul_engine_ledger(e, 0, NULL));
+    while (haul_engine_ledger(e, nlines, &line) == 0)
+        nlines++;
+    cr_assert_gt(nlines, 0);
+    says(haul_engine_ledger(e, nlines, &line), -EINVAL, "haul_engine_ledger: line");
+    haul_engine_close(e);
+    cr_assert_eq(haul_device_close(dev), 0);
+}
+
+Test(engine_faults, calls_on_a_built_engine_name_a_missing_argument_and_change_nothing)
+{
+    static struct toy t;
+    struct toy_config c = {.offload = HAUL_OFFLOAD_ALL, .trace_events = 64};
+    struct haul_step step = {.lr = 0.1};
+    struct haul_trace_event event;
+    uint64_t planned, digest;
+    struct haul_view view;
+    uint32_t n;
+
+    cr_assert_eq(toy_open(&t, &c, 3, 4), 0, "%s", haul_last_error());
+    struct haul_engine *e = t.engine;
+    struct haul_unit *u = t.units[0].unit;
+    uint64_t before = toy_digest(&t);
+    float x = 7;
+
+    NEEDS("engine", haul_engine_tier_bytes(NULL, HAUL_TIER_HOST, &planned, &planned));
+    NEEDS("planned", haul_engine_tier_bytes(e, HAUL_TIER_HOST, NULL, &planned));
+    NEEDS("peak", haul_engine_tier_bytes(e, HAUL_TIER_HOST, &planned, NULL));
+    NEEDS("engine", haul_engine_fill(NULL, fill_ones, NULL));
+    NEEDS("fn", haul_engine_fill(e, NULL, NULL));
+    NEEDS("unit", haul_tensor_read(NULL, 0, 0, 1, &x));
+    NEEDS("out", haul_tensor_read(u, 0, 0, 1, NULL));
+    NEEDS("unit", haul_tensor_write(NULL, 0, 0, 1, &x));
+    NEEDS("values", haul_tensor_write(u, 0, 0, 1, NULL));
+    NEEDS("unit", haul_unit_acquire(NULL, t.stream, &view));
+    NEEDS("view", haul_unit_acquire(u, t.stream, NULL));
+    NEEDS("unit", haul_unit_release(NULL, t.stream));
+    says(haul_unit_release(u, t.stream), HAUL_E_STATE, "released more often");
+    cr_assert_eq(haul_unit_acquire(u, t.stream, &view), 0, "%s", haul_last_error());
+    NEEDS("unit", haul_unit_grad(NULL, t.stream, &view));
+    NEEDS("view", haul_unit_grad(u, t.stream, NULL));
+    NEEDS("unit", haul_unit_reduce(NULL, t.stream));
+    says(haul_unit_reduce(u, t.stream), HAUL_E_STATE, "without haul_unit_grad");
+    NEEDS("view", haul_unit_acquire(u, t.stream, NULL));
+    cr_assert_eq(haul_unit_release(u, t.stream), 0, "%s", haul_last_error());
+    says(haul_unit_release(u, t.stream), HAUL_E_STATE, "released more often");
+    NEEDS("engine", haul_engine_pass(NULL, HAUL_PASS_EVAL));
+    says(haul_engine_pass(e, HAUL_PASS_EVAL + 1), -EINVAL, "pass 2");
+    says(haul_engine_pass(e, -1), -EINVAL, "pass -1");
+    NEEDS("engine", haul_engine_step(NULL, &step, NULL));
+    NEEDS("step", haul_engine_step(e, NULL, NULL));
+    NEEDS("engine", haul_engine_sync(NULL));
+    NEEDS("engine", haul_engine_digest(NULL, &digest));
+    NEEDS("out", haul_engine_digest(e, NULL));
+    NEEDS("engine", haul_engine_trace(NULL, &event, 1, &n, NULL));
+    NEEDS("events", haul_engine_trace(e, NULL, 1, &n, NULL));
+    NEEDS("n", haul_engine_trace(e, &event, 1, NULL, NULL));
+    NEEDS("engine", haul_stash_put(NULL, &x, 4, t.stream));
+    NEEDS("src", haul_stash_put(e, NULL, 4, t.stream));
+    NEEDS("engine", haul_stash_take(NULL, &x, 4, t.stream));
+    NEEDS("dst", haul_stash_take(e, NULL, 4, t.stream));
+
+    cr_assert_eq(toy_digest(&t), before, "a refused call changed the state");
+    cr_assert_eq(toy_step(&t, NULL), 0, "%s", haul_last_error());
+    toy_twin_step(&t);
+    cr_assert_eq(haul_engine_sync(e), 0, "%s", haul_last_error());
+    cr_assert_eq(toy_compare(&t), 0);
+    toy_close(&t);
+}

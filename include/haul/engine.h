@@ -20,6 +20,7 @@
  *
  * One thread at a time drives an engine; its own threads are its own business.
  * After an error from the engine's threads every call but close returns that error.
+ * A NULL where an argument is needed is -EINVAL, with a text that names it; nothing has changed then.
  */
 #ifndef HAUL_ENGINE_H
 #define HAUL_ENGINE_H

@@ -263,11 +263,14 @@ static int finish(struct haul_engine *e, uint64_t pos, int rc)
 
 int haul_tensor_read(struct haul_unit *u, uint32_t tensor, uint64_t first, uint64_t n, float *out)
 {
-    uint64_t pos = u->engine->pos;
-    int rc = check_range(u, tensor, first, n);
+    int rc;
 
-    if (rc == 0)
-        rc = hl_engine_quiesce(u->engine);
+    if ((rc = hl_need("haul_tensor_read", "unit", u)) < 0 ||
+        (rc = check_range(u, tensor, first, n)) < 0 ||
+        (n && (rc = hl_need("haul_tensor_read", "out", out)) < 0))
+        return rc;
+    uint64_t pos = u->engine->pos;
+    rc = hl_engine_quiesce(u->engine);
     for (uint64_t done = 0; rc == 0 && done < n;) {
         struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
         rc = hl_piece_read(&pc, out + done);
@@ -279,12 +282,15 @@ int haul_tensor_read(struct haul_unit *u, uint32_t tensor, uint64_t first, uint6
 int haul_tensor_write(struct haul_unit *u, uint32_t tensor, uint64_t first, uint64_t n,
                       const float *values)
 {
+    int rc;
+
+    if ((rc = hl_need("haul_tensor_write", "unit", u)) < 0 ||
+        (rc = check_range(u, tensor, first, n)) < 0 ||
+        (n && (rc = hl_need("haul_tensor_write", "values", values)) < 0))
+        return rc;
     struct haul_engine *e = u->engine;
     uint64_t pos = e->pos;
-    int rc = check_range(u, tensor, first, n);
-
-    if (rc == 0)
-        rc = hl_engine_quiesce(e);
+    rc = hl_engine_quiesce(e);
     for (uint64_t done = 0; rc == 0 && done < n;) {
         struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
         float *value = scratch_of(e).value;
@@ -319,6 +325,10 @@ int haul_engine_fill(struct haul_engine *e, haul_fill_fn fn, void *user)
 {
     int rc;
 
+    if ((rc = hl_need("haul_engine_fill", "engine", e)) < 0)
+        return rc;
+    if (!fn)
+        return hl_fail(-EINVAL, "haul_engine_fill: fn is NULL");
     if (!e->built)
         return hl_fail(HAUL_E_STATE, "fill: the engine is not built");
     rc = hl_engine_quiesce(e);

@@ -46,11 +46,15 @@ static int add_tensor(struct haul_unit *u, uint32_t t, uint64_t *sum)
 
 int haul_engine_digest(struct haul_engine *e, uint64_t *out)
 {
-    uint64_t sum = 0, pos = e->pos;
+    uint64_t sum = 0;
     int rc, rc_resume;
 
+    if ((rc = hl_need("haul_engine_digest", "engine", e)) < 0 ||
+        (rc = hl_need("haul_engine_digest", "out", out)) < 0)
+        return rc;
     if (!e->built)
         return hl_fail(HAUL_E_STATE, "digest: the engine is not built");
+    uint64_t pos = e->pos;
     rc = hl_engine_quiesce(e);
     for (uint32_t i = 0; rc == 0 && i < e->nunits; i++)
         for (uint32_t t = 0; rc == 0 && t < e->units[i]->ntensors; t++)

@@ -140,9 +140,10 @@ static int copy_dirs(struct haul_engine *e, const struct haul_engine_opts *opts)
 int haul_engine_open(const struct haul_engine_opts *opts, struct haul_engine **out)
 {
     struct haul_engine *e;
-    int rc = check_opts(opts);
+    int rc;
 
-    if (rc < 0)
+    if ((rc = hl_need("haul_engine_open", "opts", opts)) < 0 ||
+        (rc = hl_need("haul_engine_open", "out", out)) < 0 || (rc = check_opts(opts)) < 0)
         return rc;
     rc = hl_sys_alloc(sizeof *e, (void **)&e);
     if (rc < 0)
@@ -231,6 +232,8 @@ static int check_unit(const struct haul_engine *e, const struct haul_unit_desc *
                        d->struct_size, sizeof *d);
     if (!d->name || !*d->name)
         return hl_fail(-EINVAL, "engine: a unit needs a name");
+    if (d->ntensors && !d->tensors)
+        return hl_fail(-EINVAL, "unit %s: %u tensors, but tensors is NULL", d->name, d->ntensors);
     for (uint32_t i = 0; i < e->nunits; i++)
         if (strcmp(e->units[i]->name, d->name) == 0)
             return hl_fail(-EINVAL, "engine: there is a unit %s already", d->name);
@@ -349,9 +352,12 @@ int haul_engine_add_unit(struct haul_engine *e, const struct haul_unit_desc *des
                          struct haul_unit **out)
 {
     struct haul_unit *u = NULL;
-    int rc = check_unit(e, desc);
+    int rc;
 
-    if (rc < 0 || (rc = grow_units(e)) < 0 || (rc = make_unit(e, desc, &u)) < 0)
+    if ((rc = hl_need("haul_engine_add_unit", "engine", e)) < 0 ||
+        (rc = hl_need("haul_engine_add_unit", "desc", desc)) < 0 ||
+        (rc = hl_need("haul_engine_add_unit", "out", out)) < 0 || (rc = check_unit(e, desc)) < 0 ||
+        (rc = grow_units(e)) < 0 || (rc = make_unit(e, desc, &u)) < 0)
         return rc;
     if (u->layout.elems > MOST_ELEMS - e->elems) {
         free_unit(u);
@@ -373,7 +379,11 @@ int haul_engine_add_unit(struct haul_engine *e, const struct haul_unit_desc *des
 int haul_engine_visits(struct haul_engine *e, struct haul_unit *const *visits, uint32_t nvisits)
 {
     uint32_t *list;
+    int rc;
 
+    if ((rc = hl_need("haul_engine_visits", "engine", e)) < 0 ||
+        (rc = hl_need("haul_engine_visits", "visits", visits)) < 0)
+        return rc;
     if (e->built)
         return hl_fail(HAUL_E_STATE, "engine: visits can only be declared before build");
     if (nvisits == 0)
@@ -381,7 +391,7 @@ int haul_engine_visits(struct haul_engine *e, struct haul_unit *const *visits, u
     for (uint32_t i = 0; i < nvisits; i++)
         if (!visits[i] || visits[i]->engine != e)
             return hl_fail(-EINVAL, "engine: visit %u is not a unit of this engine", i);
-    int rc = hl_sys_alloc_array(nvisits, sizeof *list, (void **)&list);
+    rc = hl_sys_alloc_array(nvisits, sizeof *list, (void **)&list);
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < nvisits; i++)
@@ -404,8 +414,10 @@ int hl_engine_default_visits(struct haul_engine *e)
 
 int haul_engine_build(struct haul_engine *e)
 {
-    int rc;
+    int rc = hl_need("haul_engine_build", "engine", e);
 
+    if (rc < 0)
+        return rc;
     if (e->built)
         return hl_fail(HAUL_E_STATE, "engine: built already");
     if ((rc = hl_engine_default_visits(e)) < 0 || (rc = hl_engine_plan(e)) < 0 ||
@@ -428,8 +440,12 @@ int haul_engine_tier_bytes(struct haul_engine *e, enum haul_tier tier, uint64_t 
     struct haul_device_mem mem = {.struct_size = sizeof mem};
     struct haul_pool_stats pool = {.struct_size = sizeof pool};
     struct haul_store_info store = {.struct_size = sizeof store};
-    int rc = 0;
+    int rc;
 
+    if ((rc = hl_need("haul_engine_tier_bytes", "engine", e)) < 0 ||
+        (rc = hl_need("haul_engine_tier_bytes", "planned", planned)) < 0 ||
+        (rc = hl_need("haul_engine_tier_bytes", "peak", peak)) < 0)
+        return rc;
     if ((unsigned)tier >= HAUL_NTIERS)
         return hl_fail(-EINVAL, "engine: there is no tier %d", tier);
     if (!e->built)

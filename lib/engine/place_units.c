@@ -266,15 +266,20 @@ int hl_engine_plan(struct haul_engine *e)
 
 int haul_engine_ledger(struct haul_engine *engine, uint32_t i, struct haul_ledger_line *out)
 {
+    int rc;
+
+    if ((rc = hl_need("haul_engine_ledger", "engine", engine)) < 0 ||
+        (rc = hl_need("haul_engine_ledger", "out", out)) < 0)
+        return rc;
     if (!engine->planned) {
-        int rc = hl_engine_default_visits(engine);
+        rc = hl_engine_default_visits(engine);
         if (rc == 0)
             rc = hl_engine_plan(engine);
         if (rc < 0 && rc != HAUL_E_PLAN)
             return rc;
     }
     if (i >= engine->ledger.nlines)
-        return -EINVAL;
+        return hl_fail(-EINVAL, "haul_engine_ledger: line %u of %u", i, engine->ledger.nlines);
     *out = engine->ledger.line[i];
     return 0;
 }

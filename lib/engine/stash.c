@@ -266,8 +266,12 @@ int hl_pump_stash(struct haul_engine *e, bool *poll)
 
 /* ---- the trainer's thread ---- */
 
-static int check_stash(struct haul_engine *e, uint64_t bytes)
+static int check_stash(struct haul_engine *e, const void *buf, const char *name, uint64_t bytes)
 {
+    int rc;
+
+    if ((rc = hl_need("stash", "engine", e)) < 0 || (rc = hl_need("stash", name, buf)) < 0)
+        return rc;
     if (!e->built)
         return hl_fail(HAUL_E_STATE, "stash: the engine is not built");
     if (bytes == 0 || bytes > e->opts.stash_entry_bytes)
@@ -320,11 +324,11 @@ static int give_back(struct haul_engine *e, struct hl_stash_slot *s, struct hl_s
 
 int haul_stash_put(struct haul_engine *e, const void *src, uint64_t bytes, void *stream)
 {
-    struct hl_stash *st = &e->stash;
-    int rc = check_stash(e, bytes);
+    int rc = check_stash(e, src, "src", bytes);
 
     if (rc < 0)
         return rc;
+    struct hl_stash *st = &e->stash;
     if (st->depth == st->nentries)
         return hl_fail(HAUL_E_STATE,
                        "stash: %u entries are on it; opts.stash_entries allows no more", st->depth);
@@ -382,11 +386,11 @@ static int wait_for_entry(struct haul_engine *e)
 
 int haul_stash_take(struct haul_engine *e, void *dst, uint64_t bytes, void *stream)
 {
-    struct hl_stash *st = &e->stash;
-    int rc = check_stash(e, bytes);
+    int rc = check_stash(e, dst, "dst", bytes);
 
     if (rc < 0)
         return rc;
+    struct hl_stash *st = &e->stash;
     if (st->depth == 0)
         return hl_fail(HAUL_E_STATE, "stash: it is empty; a take needs a put before it");
     if (st->entry[st->depth - 1].bytes != bytes)

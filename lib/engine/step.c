@@ -162,6 +162,9 @@ int haul_engine_step(struct haul_engine *e, const struct haul_step *step,
 {
     int rc;
 
+    if ((rc = hl_need("haul_engine_step", "engine", e)) < 0 ||
+        (rc = hl_need("haul_engine_step", "step", step)) < 0)
+        return rc;
     if (!e->built)
         return hl_fail(HAUL_E_STATE, "step: the engine is not built");
     if ((rc = hl_engine_check(e)) < 0 || (rc = check_report(report)) < 0 ||
@@ -198,8 +201,10 @@ static bool all_idle(const struct haul_engine *e)
 
 int haul_engine_sync(struct haul_engine *e)
 {
-    int rc;
+    int rc = hl_need("haul_engine_sync", "engine", e);
 
+    if (rc < 0)
+        return rc;
     if (!e->built)
         return hl_fail(HAUL_E_STATE, "engine: not built; call haul_engine_build() first");
     rc = hl_jobs_drain(e);

@@ -92,9 +92,14 @@ void hl_trace_close(struct haul_engine *e)
 int haul_engine_trace(struct haul_engine *e, struct haul_trace_event *events, uint32_t max,
                       uint32_t *n, uint64_t *ndropped)
 {
-    struct hl_trace *t = &e->trace;
     uint32_t got = 0;
+    int rc;
 
+    if ((rc = hl_need("haul_engine_trace", "engine", e)) < 0 ||
+        (max && (rc = hl_need("haul_engine_trace", "events", events)) < 0) ||
+        (rc = hl_need("haul_engine_trace", "n", n)) < 0)
+        return rc;
+    struct hl_trace *t = &e->trace;
     if (!e->built || !hl_trace_on(e))
         return hl_fail(HAUL_E_STATE, "trace: none is kept; set opts.trace_events before open");
     uint64_t at = atomic_load_explicit(&t->taken, memory_order_relaxed);

@@ -138,9 +138,13 @@ static int acquire_first(struct haul_unit *u, void *stream)
 
 int haul_unit_acquire(struct haul_unit *u, void *stream, struct haul_view *view)
 {
-    struct haul_engine *e = u->engine;
-    int rc = check_built(e);
+    int rc;
 
+    if ((rc = hl_need("haul_unit_acquire", "unit", u)) < 0 ||
+        (rc = hl_need("haul_unit_acquire", "view", view)) < 0)
+        return rc;
+    struct haul_engine *e = u->engine;
+    rc = check_built(e);
     if (rc == 0 && u->held == 0)
         rc = acquire_first(u, stream);
     if (rc < 0)
@@ -154,9 +158,12 @@ int haul_unit_acquire(struct haul_unit *u, void *stream, struct haul_view *view)
 
 int haul_unit_release(struct haul_unit *u, void *stream)
 {
-    struct haul_engine *e = u->engine;
-    int rc = check_built(e);
+    int rc;
 
+    if ((rc = hl_need("haul_unit_release", "unit", u)) < 0)
+        return rc;
+    struct haul_engine *e = u->engine;
+    rc = check_built(e);
     if (rc < 0)
         return rc;
     if (u->held == 0)
@@ -261,9 +268,13 @@ static int open_grad(struct haul_unit *u, void *stream)
 
 int haul_unit_grad(struct haul_unit *u, void *stream, struct haul_view *view)
 {
-    struct haul_engine *e = u->engine;
-    int rc = check_built(e);
+    int rc;
 
+    if ((rc = hl_need("haul_unit_grad", "unit", u)) < 0 ||
+        (rc = hl_need("haul_unit_grad", "view", view)) < 0)
+        return rc;
+    struct haul_engine *e = u->engine;
+    rc = check_built(e);
     if (rc == 0)
         rc = check_grad(u);
     if (rc == 0 && u->grad_buffer < 0)
@@ -364,9 +375,12 @@ static int queue_reduce(struct haul_unit *u, struct hl_grad_buffer *buf, bool la
 
 int haul_unit_reduce(struct haul_unit *u, void *stream)
 {
-    struct haul_engine *e = u->engine;
-    int rc = check_built(e);
+    int rc;
 
+    if ((rc = hl_need("haul_unit_reduce", "unit", u)) < 0)
+        return rc;
+    struct haul_engine *e = u->engine;
+    rc = check_built(e);
     if (rc < 0)
         return rc;
     if (u->grad_buffer < 0)
@@ -391,10 +405,12 @@ int haul_unit_reduce(struct haul_unit *u, void *stream)
 int haul_engine_pass(struct haul_engine *e, enum haul_pass pass)
 {
     uint32_t npasses = 0;
-    int rc = check_built(e);
+    int rc;
 
-    if (rc < 0)
+    if ((rc = hl_need("haul_engine_pass", "engine", e)) < 0 || (rc = check_built(e)) < 0)
         return rc;
+    if (pass != HAUL_PASS_TRAIN && pass != HAUL_PASS_EVAL)
+        return hl_fail(-EINVAL, "haul_engine_pass: pass %d is neither train nor eval", (int)pass);
     if (e->nheld)
         return hl_fail(HAUL_E_STATE, "engine: a pass begins with nothing held; %u units are",
                        e->nheld);
