@@ -106,9 +106,13 @@ int hl_dirs_open(struct haul_store *s, const struct haul_store_opts *opts)
     return rc;
 }
 
+/* The kernel lets go of a ring's files some time after the ring has ended: without cutting it short, a
+ * scratch file would keep its space until then. */
 void hl_dirs_close(struct haul_store *s)
 {
     for (uint32_t i = 0; i < s->ndirs; i++) {
+        if (s->fds[i] >= 0 && !s->opts.durable)
+            (void)hl_sys_ftruncate(s->fds[i], 0);
         hl_sys_close(s->fds[i]);
         hl_sys_close(s->dirs[i].lock_fd);
         hl_sys_close(s->dirs[i].dirfd);

@@ -1,6 +1,7 @@
 /* pager_requests.h: what a store does for requests, whichever method moves them. Included by each of
  * the test_pager_<method>.c files. */
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 Test(pager, what_is_written_is_read_back)
 {
@@ -433,6 +434,26 @@ Test(pager, requests_that_overlap_see_whole_blocks)
             }
         }
         haul_store_close(s);
+    }
+}
+
+/* Someone else may hold the file a while longer, as the kernel does for a ring that has ended. */
+Test(pager, close_gives_the_space_of_a_scratch_store_back_at_once)
+{
+    char dir[128];
+    struct stat st;
+
+    FOR_EACH_PLACE(dir)
+    {
+        struct haul_store *s = scratch(dir, 64 * BLK);
+        int fd = dup(s->fds[0]);
+
+        cr_assert(fd >= 0 && fstat(fd, &st) == 0);
+        cr_assert_geq((uint64_t)st.st_blocks * 512, 64 * BLK);
+        haul_store_close(s);
+        cr_assert_eq(fstat(fd, &st), 0);
+        cr_assert_eq(st.st_blocks, 0, "%lld blocks of 512 are held", (long long)st.st_blocks);
+        close(fd);
     }
 }
 

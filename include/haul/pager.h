@@ -157,8 +157,9 @@ HAUL_API
 HAUL_MUST_USE
 int haul_store_open(const struct haul_store_opts *opts, struct haul_store **out);
 
-/* Waits for everything submitted, then closes. Writes since the last prepare are not kept. NULL is
- * fine. Tokens not waited for become invalid. */
+/* Waits for everything submitted, then closes. Writes since the last prepare are not kept. The
+ * space of a scratch store is free when this returns. NULL is fine. Tokens not waited for become
+ * invalid. */
 HAUL_API
 void haul_store_close(struct haul_store *store);
 
