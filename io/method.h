@@ -73,11 +73,16 @@ int hl_method_try(const struct hl_method_ops *ops, int dirfd, uint32_t align, in
 /* The method to use for the store: what was asked for, or the best that works in every directory.
  * note (note_bytes,) gets the reason for a fallback and its remedy, or "". */
 struct hl_method_place {
+    const char *path; /* for texts */
     int dirfd;
     uint32_t align;
     int direct;
 };
 int hl_method_choose(enum haul_io_method asked, const struct hl_method_place *places, uint32_t n,
                      char *note, uint32_t note_bytes, const struct hl_method_ops **out);
+
+/* For a call on a file in the directory that has failed with rc: where it is for lack of space, the
+ * text gets the directory and what is free there. Returns rc. */
+int hl_place_full(int rc, const char *path, int dirfd);
 
 #endif

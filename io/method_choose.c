@@ -103,13 +103,33 @@ static const char *uring_remedy(int rc)
 }
 #endif
 
+static int is_full(int rc)
+{
+    return rc == -ENOSPC || rc == -EDQUOT;
+}
+
+int hl_place_full(int rc, const char *path, int dirfd)
+{
+    char text[320];
+    struct hl_fs fs;
+
+    if (!is_full(rc))
+        return rc;
+    snprintf(text, sizeof text, "%s", haul_last_error());
+    if (hl_sys_statfs(dirfd, &fs) < 0)
+        return hl_fail(rc, "%s: %s; free some space there", path, text);
+    return hl_fail(rc, "%s: %s; %llu bytes are free on its %s, free some space there", path, text,
+                   (unsigned long long)fs.free_bytes, fs.name);
+}
+
 static int try_all(const struct hl_method_ops *ops, const struct hl_method_place *places,
                    uint32_t n)
 {
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < n; i++)
-        rc = hl_method_try(ops, places[i].dirfd, places[i].align, places[i].direct);
+        rc = hl_place_full(hl_method_try(ops, places[i].dirfd, places[i].align, places[i].direct),
+                           places[i].path, places[i].dirfd);
     return rc;
 }
 
@@ -126,6 +146,8 @@ int hl_method_choose(enum haul_io_method asked, const struct hl_method_place *pl
             *out = &hl_method_uring;
             return 0;
         }
+        if (is_full(rc)) /* any method would find it so */
+            return rc;
         snprintf(note, note_bytes, "io_uring is not used: %s; %s", haul_last_error(),
                  uring_remedy(rc));
 #else

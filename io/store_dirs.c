@@ -46,7 +46,9 @@ static int lock_dir(const struct haul_store *s, struct hl_dir *d)
         return rc;
     n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
     rc = hl_sys_ftruncate(d->lock_fd, 0);
-    return rc < 0 ? rc : hl_sys_pwrite_all(d->lock_fd, pid, (size_t)n, 0);
+    if (rc == 0)
+        rc = hl_sys_pwrite_all(d->lock_fd, pid, (size_t)n, 0);
+    return hl_place_full(rc, d->path, d->dirfd);
 }
 
 static int open_dir(struct haul_store *s, struct hl_dir *d, const char *path)

@@ -171,7 +171,8 @@ static int choose_method(struct haul_store *s, const struct hl_method_ops *ops)
         uint32_t align =
             s->dirs[i].align > s->dirs[i].mem_align ? s->dirs[i].align : s->dirs[i].mem_align;
 
-        places[i] = (struct hl_method_place){s->dirs[i].dirfd, align, s->dirs[i].direct};
+        places[i] =
+            (struct hl_method_place){s->dirs[i].path, s->dirs[i].dirfd, align, s->dirs[i].direct};
     }
     return hl_method_choose(s->opts.method, places, s->ndirs, s->method_note, sizeof s->method_note,
                             &s->method_ops);

@@ -53,7 +53,9 @@ int hl_stripe_write(const struct haul_store *s, uint32_t dir)
     hl_sys_close(fd);
     if (rc == 0)
         rc = hl_sys_rename(d->dirfd, TEMP_NAME, NAME);
-    return rc < 0 ? rc : hl_sys_fsync(d->dirfd);
+    if (rc == 0)
+        rc = hl_sys_fsync(d->dirfd);
+    return hl_place_full(rc, d->path, d->dirfd);
 }
 
 static int foreign(const struct hl_dir *d, const struct stripe *f, uint32_t want, uint32_t ndirs)
@@ -103,8 +105,10 @@ struct filler {
 
 static int unwritable(const struct filler *f, uint32_t dir, int rc)
 {
-    return hl_fail(rc, "first write of the space reserved in %s: %s", f->s->dirs[dir].label,
-                   haul_strerror(rc));
+    const struct hl_dir *d = &f->s->dirs[dir];
+
+    rc = hl_fail(rc, "first write of the space reserved in %s: %s", d->label, haul_strerror(rc));
+    return hl_place_full(rc, d->path, d->dirfd);
 }
 
 static void report(const struct filler *f)

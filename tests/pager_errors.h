@@ -243,6 +243,47 @@ Test(pager, a_disk_that_fills_up_later_fails_the_write_and_loses_nothing)
     place_remove(dir);
 }
 
+static void count_log(void *user, enum haul_log_level level, const char *text)
+{
+    (void)level;
+    *(unsigned *)user += strstr(text, "io_uring is not used") != NULL;
+}
+
+Test(pager, a_full_disk_is_named_at_open_with_what_is_free)
+{
+    char dir[128], path[256], page[4096] = {0};
+    struct haul_store *s = NO_STORE;
+    const char *d = dir;
+    unsigned blamed = 0;
+    int fd;
+
+    cr_assert(place_make(0, dir));
+    if (mount("none", dir, "tmpfs", 0, "size=64k") < 0) {
+        place_remove(dir);
+        SKIP("mounting a small tmpfs: %s", strerror(errno));
+    }
+    snprintf(path, sizeof path, "%s/other", dir);
+    fd = open(path, O_CREAT | O_WRONLY, 0600);
+    while (write(fd, page, sizeof page) == sizeof page)
+        ;
+    close(fd);
+    haul_log_set(count_log, &blamed, HAUL_LOG_WARN);
+    for (int i = 0; i < 4; i++) {
+        struct haul_store_opts o = small_opts(&d);
+
+        o.reserve = HAUL_RESERVE_NONE;
+        o.method = i & 1 ? HAUL_IO_THREADS : HAUL_IO_AUTO;
+        o.durable = i / 2;
+        MUST_FAIL(-ENOSPC, haul_store_open(&o, &s));
+        cr_assert_eq(s, NO_STORE);
+        cr_assert(strstr(haul_last_error(), dir), "%s", haul_last_error());
+        cr_assert(strstr(haul_last_error(), " 0 bytes are free"), "%s", haul_last_error());
+    }
+    cr_assert_eq(blamed, 0, "a full disk is no fault of io_uring");
+    umount2(dir, MNT_DETACH);
+    place_remove(dir);
+}
+
 Test(pager, options_out_of_range_are_named)
 {
     char dir[128];
