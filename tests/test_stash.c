@@ -1,5 +1,6 @@
 /* The stash gives back what was put, last in first out, in pool and past it. */
 #include <errno.h>
+#include <stdbool.h>
 #include <unistd.h>
 
 #include "device_ops.h"
