@@ -1,4 +1,6 @@
 /* Denormals are zero in every variant, and cost nothing. */
+#include <string.h>
+
 #include "adam_case.h"
 #include "clock.h"
 #include "cpu.h"
@@ -59,25 +61,66 @@ Test(adam_denormal, a_range_full_of_denormals_is_not_slower_than_half_again)
         }
 }
 
-Test(adam_denormal, denormals_are_zero_as_operands_and_as_results)
+/* Every element of the arrays is the same; what one step of AdamW with learning rate 0 makes of them. */
+struct one {
+    float grad, grad_scale, m, v, master;
+};
+
+static void step_all(const struct hl_kernels *k, const struct one *in, struct one *out)
 {
-    float grad[2] = {1e-40f, 1.2e-38f}, master[2] = {1e-40f, 0}, m[2] = {1e-40f, 0},
-          v[2] = {1e-40f, 0};
+    enum { MANY = 77 }; /* vectors, and the reference's tail */
+    static float grad[MANY], master[MANY], m[MANY], v[MANY];
     struct haul_optim opt;
     struct haul_optim_arrays a = {.struct_size = sizeof a,
-                                  .n = 2,
+                                  .n = MANY,
                                   .grad_dtype = HAUL_FP32,
                                   .grad = grad,
                                   .master = master,
                                   .m = m,
                                   .v = v};
-    struct haul_optim_step s = {.struct_size = sizeof s, .step = 1, .lr = 0, .grad_scale = 1};
+    struct haul_optim_step s = {.struct_size = sizeof s, .step = 1, .grad_scale = in->grad_scale};
 
-    haul_optim_init(&opt, HAUL_ADAMW);
-    cr_assert_eq(haul_optim_update(&opt, &a, &s, 1), 0);
-    for (int i = 0; i < 2; i++) { /* 0.1 * 1.2e-38 would be denormal */
-        cr_assert_eq(master[i], 0);
-        cr_assert_eq(m[i], 0);
-        cr_assert_eq(v[i], 0);
+    for (int i = 0; i < MANY; i++) {
+        grad[i] = in->grad;
+        master[i] = in->master;
+        m[i] = in->m;
+        v[i] = in->v;
     }
+    haul_optim_init(&opt, HAUL_ADAMW);
+    cr_assert_eq(hl_optim_update_with(k, &opt, &a, &s, 1), 0);
+    for (int i = 1; i < MANY; i++)
+        cr_assert(!memcmp(&m[i], &m[0], 4) && !memcmp(&v[i], &v[0], 4) &&
+                  !memcmp(&master[i], &master[0], 4));
+    *out = (struct one){.m = m[0], .v = v[0], .master = master[0]};
+}
+
+static void check_variant(const struct hl_kernels *k)
+{
+    struct one out;
+
+    /* A denormal gradient is zero before it is scaled: kept, m would be 1e-31. */
+    step_all(k, &(struct one){.grad = 1e-40f, .grad_scale = 1e10f}, &out);
+    cr_assert_eq(out.m, 0);
+    cr_assert_eq(out.v, 0);
+    /* A denormal state is zero. */
+    step_all(k, &(struct one){.m = 1e-40f, .v = 1e-40f, .master = 1e-40f, .grad_scale = 1}, &out);
+    cr_assert_eq(out.m, 0);
+    cr_assert_eq(out.v, 0);
+    cr_assert_eq(out.master, 0);
+    /* A result that would be denormal is zero: 0.1 * 1.2e-38. */
+    step_all(k, &(struct one){.grad = 1.2e-38f, .grad_scale = 1}, &out);
+    cr_assert_eq(out.m, 0);
+    /* Nothing larger is: 0.1 * 1.2e-36 and 0.001 * (1e-17)^2; the master is not touched. */
+    step_all(k, &(struct one){.grad = 1.2e-36f, .master = 1.2e-38f, .grad_scale = 1}, &out);
+    cr_assert_float_eq((double)out.m / 1.2e-37, 1, 1e-6);
+    cr_assert_eq(out.master, 1.2e-38f);
+    step_all(k, &(struct one){.grad = 1e-17f, .grad_scale = 1}, &out);
+    cr_assert_float_eq((double)out.v / 1e-37, 1, 1e-6);
+}
+
+Test(adam_denormal, denormals_are_zero_as_operands_and_as_results_and_nothing_else_is)
+{
+    for (int isa = 0; isa < HL_NISA; isa++)
+        if (hl_kernels_of((enum hl_isa)isa) && hl_cpu_has((enum hl_isa)isa))
+            check_variant(hl_kernels_of((enum hl_isa)isa));
 }

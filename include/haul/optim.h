@@ -113,9 +113,11 @@ struct haul_optim_step {
  * number and narrowed once, so a resumed run has the same bits as one that never stopped. docs/numerics.md
  * says what is exact and how far off the rest can be.
  *
- * Denormals count as zero, as operands and as results, in every variant, whatever the caller's MXCSR or FPCR
- * says; it is restored. A NaN is stored as 7fc00000 (BF16 7fc0, FP16 7e00). A published BF16 is rounded half away from zero, FP16 half to
- * even. An overflowed (infinite) moment is NaN one step later: nothing freezes in silence.
+ * Denormals count as zero, as operands and as results, in every variant, whatever the caller's MXCSR or
+ * FPCR says; it is restored. docs/numerics.md section 2 names the one result next to 2^-126 in which ARM
+ * differs from x86. A NaN is stored as 7fc00000 (BF16 7fc0, FP16 7e00). A published BF16 is rounded half
+ * away from zero, FP16 half to even. An overflowed (infinite) moment is NaN one step later: nothing freezes
+ * in silence.
  *
  * moment_dtype HAUL_BF16 changes the mathematics: m and v are stored rounded up or down at random, so that
  * their mean is right, with 32 bits drawn per element from (seed, step, arrays->first + i) alone.
