@@ -215,12 +215,8 @@ struct haul_store {
     uint64_t check_ns, short_transfers, retries, stale, checksum_errors;
 };
 
-/* Arguments of the public calls: 0, or -EINVAL with a text that names the one that is NULL. */
-#define HL_GIVEN(arg) hl_given((arg) != NULL, __func__, #arg)
-static inline int hl_given(int given, const char *call, const char *arg)
-{
-    return given ? 0 : hl_fail(-EINVAL, "%s: %s is NULL", call, arg);
-}
+/* An argument of the public call that this stands in. */
+#define HL_GIVEN(arg) hl_need(__func__, #arg, arg)
 
 /* store_open.c: with a method of the caller's choice; ops NULL: choose. Tests pass a faulty one. */
 int hl_store_open_with(const struct haul_store_opts *opts, const struct hl_method_ops *ops,

@@ -57,7 +57,7 @@ static int check_opts(const struct haul_store_opts *o)
     int rc = 0;
 
     if (!o)
-        return hl_fail(-EINVAL, "haul_store_open: opts is NULL");
+        return hl_need("haul_store_open", "opts", o);
     if (o->struct_size != sizeof *o)
         return hl_fail(HAUL_E_ABI, "haul_store_opts were not initialised");
     rc = rc ? rc : out_of_range("ndirs", o->ndirs, 1, HAUL_MAX_DIRS);

@@ -90,6 +90,11 @@ static void to_stderr(enum haul_log_level level, const char *text)
     fprintf(stderr, "haul: %s: %s\n", names[level], text);
 }
 
+int hl_need(const char *call, const char *name, const void *arg)
+{
+    return arg ? 0 : hl_fail(-EINVAL, "%s: %s is NULL", call, name);
+}
+
 void hl_log(enum haul_log_level level, const char *fmt, ...)
 {
     char text[HL_ERROR_TEXT_BYTES];

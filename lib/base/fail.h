@@ -12,6 +12,9 @@ int hl_fail(int rc, const char *fmt, ...) HAUL_PRINTF(2, 3);
 /* Store an already formatted text (taken from another thread's failure) and return rc. */
 int hl_fail_text(int rc, const char *text);
 
+/* An argument of a public call: 0, or -EINVAL with a text that names the call and the argument that is NULL. */
+int hl_need(const char *call, const char *name, const void *arg);
+
 /* Log one line; filtered by level before formatting. */
 void hl_log(enum haul_log_level level, const char *fmt, ...) HAUL_PRINTF(2, 3);
 

@@ -102,7 +102,7 @@ int haul_device_host_open(const struct haul_device_host_opts *opts, struct haul_
     int rc;
 
     if (!out)
-        return hl_fail(-EINVAL, "haul_device_host_open: out is NULL");
+        return hl_need("haul_device_host_open", "out", out);
     haul_device_host_opts_init(&defaults);
     if (!opts)
         opts = &defaults;

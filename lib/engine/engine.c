@@ -4,13 +4,13 @@
 #include "checked.h"
 #include "engine_state.h"
 #include "optim_check.h"
+#include "placement.h"
 #include "sys.h"
+#include "team.h"
 
 /* Sizes past these are mistakes, and sums of them would not fit 64 bits. */
-#define MOST_BYTES       (UINT64_C(1) << 62)
-#define MOST_ELEMS       (UINT64_C(1) << 58)
-#define MOST_BLOCK_BYTES (UINT64_C(4) << 20)
-#define MOST_THREADS     4096
+#define MOST_BYTES (UINT64_C(1) << 62)
+#define MOST_ELEMS (UINT64_C(1) << 58)
 
 void haul_engine_opts_init(struct haul_engine_opts *opts)
 {
@@ -61,7 +61,7 @@ static int check_optim(const struct haul_optim *opt)
 
 static int check_sizes(const struct haul_engine_opts *o)
 {
-    uint64_t blocks = hl_div_up(o->stash_entry_bytes, MOST_BLOCK_BYTES), stash;
+    uint64_t blocks = hl_div_up(o->stash_entry_bytes, HL_MOST_BLOCK_BYTES), stash;
 
     if (o->trainer_device_bytes > MOST_BYTES)
         return hl_fail(-EOVERFLOW, "engine: trainer_device_bytes %llu; at most 2^62",
@@ -70,7 +70,7 @@ static int check_sizes(const struct haul_engine_opts *o)
         return hl_fail(-EOVERFLOW, "engine: slot_bytes %llu; at most 2^62",
                        (unsigned long long)o->slot_bytes);
     if (o->stash_entry_bytes > MOST_BYTES ||
-        hl_mul(blocks * MOST_BLOCK_BYTES, o->stash_entries, &stash) < 0 || stash > MOST_BYTES)
+        hl_mul(blocks * HL_MOST_BLOCK_BYTES, o->stash_entries, &stash) < 0 || stash > MOST_BYTES)
         return hl_fail(-EOVERFLOW,
                        "engine: stash_entries %u of stash_entry_bytes %llu; at most 2^62 together",
                        o->stash_entries, (unsigned long long)o->stash_entry_bytes);
@@ -79,9 +79,9 @@ static int check_sizes(const struct haul_engine_opts *o)
 
 static int check_running(const struct haul_engine_opts *o)
 {
-    if (o->nthreads > MOST_THREADS)
-        return hl_fail(-EINVAL, "engine: nthreads %u; at most %d, or 0 for the cores allowed",
-                       o->nthreads, MOST_THREADS);
+    if (o->nthreads > HL_TEAM_MOST)
+        return hl_fail(-EINVAL, "engine: nthreads %u; at most %u, or 0 for the cores allowed",
+                       o->nthreads, HL_TEAM_MOST);
     if (o->overlap != 0 && o->overlap != 1)
         return hl_fail(-EINVAL, "engine: overlap %d is neither 0 nor 1", o->overlap);
     if ((unsigned)o->io_method > HAUL_IO_THREADS)

@@ -367,12 +367,6 @@ struct haul_engine {
 
 #define HL_BOUNCE_BYTES (UINT64_C(1) << 20)
 
-/* For an argument of a public call: 0, or -EINVAL when there is none. */
-static inline int hl_need(const char *call, const char *name, const void *arg)
-{
-    return arg ? 0 : hl_fail(-EINVAL, "%s: %s is NULL", call, name);
-}
-
 /* ---- place_units.c: budgets, and which unit's state rests where ---- */
 /* Place and write the ledger. HAUL_E_PLAN when it does not fit: the ledger then says what was missing. */
 int hl_engine_plan(struct haul_engine *e);

@@ -220,8 +220,8 @@ int haul_pool_open(const struct haul_pool_opts *opts, struct haul_pool **out)
     void *p = NULL, *segments = NULL;
     int rc = check_opts(opts);
 
-    if (rc == 0 && !out)
-        rc = hl_fail(-EINVAL, "haul_pool_open: out is NULL");
+    if (rc == 0)
+        rc = hl_need("haul_pool_open", "out", out);
     if (rc < 0)
         return rc;
     rc = hl_sys_alloc(sizeof *pool, &p);

@@ -85,8 +85,8 @@ uint32_t hl_chunk_of(const struct hl_chunking *ck, unsigned p, uint64_t at)
 
 uint64_t hl_block_for(uint64_t largest_bytes)
 {
-    const uint64_t least = UINT64_C(64) << 10, most = UINT64_C(4) << 20;
+    const uint64_t least = UINT64_C(64) << 10;
     uint64_t block = round_up(largest_bytes / 8, least);
 
-    return block < least ? least : block > most ? most : block;
+    return block < least ? least : block > HL_MOST_BLOCK_BYTES ? HL_MOST_BLOCK_BYTES : block;
 }

@@ -51,7 +51,9 @@ void hl_chunk_parts(const struct hl_chunking *ck, uint32_t i, struct hl_chunk_pa
 /* The chunk that holds element `at` of part p. */
 uint32_t hl_chunk_of(const struct hl_chunking *ck, unsigned p, uint64_t at);
 
-/* Block size for a store whose largest extent has so many bytes: large ones move in 4 MiB. */
+#define HL_MOST_BLOCK_BYTES (UINT64_C(4) << 20)
+
+/* Block size for a store whose largest extent has so many bytes: an eighth, and no more than that. */
 uint64_t hl_block_for(uint64_t largest_bytes);
 
 #endif
