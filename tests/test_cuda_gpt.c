@@ -1,8 +1,7 @@
 /* The passes of train_gpt_cuda, kernels and all, on the host in double precision: against the CPU's model, which
  * shares no code with them, and against central differences of their own loss. */
 #define GPT_DOUBLE
-#include "suite.h"
-#include "test_gpt_net.h"
+#include "test_gpt_differences.h"
 #include "../examples/train_gpt/cuda_gpt.h"
 #include "fake_cuda/host_gpt_kernels.h"
 
@@ -138,44 +137,9 @@ Test(cuda_gpt, loss_and_every_gradient_are_those_of_the_cpu)
     close_net(&n);
 }
 
-/* Loss with tensor i of unit u moved by step along dir. */
-static double moved_loss(struct gpu_net *n, size_t u, uint32_t i, const double *dir, uint64_t count,
-                         double step)
+static double loss_of(void *net)
 {
-    double *w = n->net.params + (n->net.w[u][i] - n->net.params), loss;
-    double *kept = malloc(count * sizeof *kept);
-
-    memcpy(kept, w, count * sizeof *kept);
-    for (uint64_t k = 0; k < count; k++)
-        w[k] += step * dir[k];
-    loss = forward(n);
-    memcpy(w, kept, count * sizeof *kept);
-    free(kept);
-    return loss;
-}
-
-static void check_tensor(struct gpu_net *n, size_t u, uint32_t i)
-{
-    const double eps = 1e-5;
-    struct gpt_tensor tensor;
-    uint64_t count, state = 100 * u + i;
-    double *dir, numeric, analytic = 0, magnitude = 0;
-
-    gpt_unit_tensor(&shape, net_kind(&n->net, u), i, &tensor);
-    count = tensor.shape[0] * tensor.shape[1];
-    dir = malloc(count * sizeof *dir);
-    for (uint64_t k = 0; k < count; k++) {
-        dir[k] = net_random(&state) - 0.5;
-        analytic += dir[k] * n->net.g[u][i][k];
-        magnitude += fabs(dir[k] * n->net.g[u][i][k]);
-    }
-    numeric =
-        (moved_loss(n, u, i, dir, count, eps) - moved_loss(n, u, i, dir, count, -eps)) / (2 * eps);
-    cr_assert_gt(magnitude, 1e-6, "unit %zu %s has no gradient", u, tensor.name);
-    /* the differences' own error is about eps^2 and 1e-16 * loss / eps */
-    cr_assert_lt(fabs(numeric - analytic), 1e-6 * magnitude + 2e-9,
-                 "unit %zu %s: numeric %.12g analytic %.12g", u, tensor.name, numeric, analytic);
-    free(dir);
+    return forward(net);
 }
 
 Test(cuda_gpt, every_tensor_agrees_with_central_differences)
@@ -187,7 +151,7 @@ Test(cuda_gpt, every_tensor_agrees_with_central_differences)
     backward(&n);
     for (size_t u = 0; u < n.net.nunits; u++)
         for (uint32_t i = 0; i < gpt_unit_ntensors(net_kind(&n.net, u)); i++)
-            check_tensor(&n, u, i);
+            net_check_tensor(&n.net, u, i, loss_of, &n);
     close_net(&n);
 }
 

@@ -1,54 +1,15 @@
 /* Every gradient of the model against central differences of its loss, in double precision: the shipped
  * source compiled with GPT_DOUBLE. */
 #define GPT_DOUBLE
-#include "suite.h"
-#include "test_gpt_net.h"
+#include "test_gpt_differences.h"
 
 /* Two attention tiles, the second ragged; ragged row and column tiles; batch over 1. */
 static const struct gpt_shape shape = {
     .layers = 2, .dim = 12, .heads = 3, .seq = 70, .batch = 2, .nthreads = 2};
 
-/* Loss with tensor i of unit u moved by step along dir. */
-static double moved_loss(struct net *net, size_t u, uint32_t i, const double *dir, uint64_t n,
-                         double step)
+static double loss_of(void *net)
 {
-    double *w = net->params + (net->w[u][i] - net->params), *kept = malloc(n * sizeof *kept), loss;
-
-    memcpy(kept, w, n * sizeof *kept);
-    for (uint64_t k = 0; k < n; k++)
-        w[k] += step * dir[k];
-    loss = net_forward(net);
-    memcpy(w, kept, n * sizeof *kept);
-    free(kept);
-    return loss;
-}
-
-static void check_tensor(struct net *net, size_t u, uint32_t i)
-{
-    const double eps = 1e-5;
-    struct gpt_tensor tensor;
-    uint64_t n, state = 100 * u + i;
-    double *dir, numeric, analytic, magnitude;
-
-    gpt_unit_tensor(&net->shape, net_kind(net, u), i, &tensor);
-    n = tensor.shape[0] * tensor.shape[1];
-    dir = malloc(n * sizeof *dir);
-    for (int round = 0; round < 4; round++) {
-        analytic = magnitude = 0;
-        for (uint64_t k = 0; k < n; k++) {
-            dir[k] = net_random(&state) - 0.5;
-            analytic += dir[k] * net->g[u][i][k];
-            magnitude += fabs(dir[k] * net->g[u][i][k]);
-        }
-        numeric =
-            (moved_loss(net, u, i, dir, n, eps) - moved_loss(net, u, i, dir, n, -eps)) / (2 * eps);
-        cr_assert_gt(magnitude, 1e-6, "unit %zu %s has no gradient", u, tensor.name);
-        /* the differences' own error is about eps^2 and 1e-16 * loss / eps */
-        cr_assert_lt(fabs(numeric - analytic), 1e-6 * magnitude + 2e-9,
-                     "unit %zu %s: numeric %.12g analytic %.12g", u, tensor.name, numeric,
-                     analytic);
-    }
-    free(dir);
+    return net_forward(net);
 }
 
 Test(gpt_gradient, every_tensor_agrees_with_central_differences)
@@ -60,7 +21,7 @@ Test(gpt_gradient, every_tensor_agrees_with_central_differences)
     net_backward(&net);
     for (size_t u = 0; u < net.nunits; u++)
         for (uint32_t i = 0; i < gpt_unit_ntensors(net_kind(&net, u)); i++)
-            check_tensor(&net, u, i);
+            net_check_tensor(&net, u, i, loss_of, &net);
     net_close(&net);
 }
 
@@ -84,8 +45,10 @@ Test(gpt_gradient, single_elements_agree_with_central_differences)
 
             dir[k] = 1;
             analytic = net.g[cases[c].unit][cases[c].tensor][k];
-            numeric = (moved_loss(&net, cases[c].unit, cases[c].tensor, dir, k + 1, 1e-5) -
-                       moved_loss(&net, cases[c].unit, cases[c].tensor, dir, k + 1, -1e-5)) /
+            numeric = (net_moved_loss(&net, cases[c].unit, cases[c].tensor, dir, k + 1, 1e-5,
+                                      loss_of, &net) -
+                       net_moved_loss(&net, cases[c].unit, cases[c].tensor, dir, k + 1, -1e-5,
+                                      loss_of, &net)) /
                       2e-5;
             cr_assert_lt(fabs(numeric - analytic), 1e-6 * fabs(analytic) + 2e-9,
                          "case %zu element %d: numeric %.12g analytic %.12g", c, (int)k, numeric,

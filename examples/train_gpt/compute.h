@@ -33,6 +33,15 @@ struct job {
     double *loss;                     /* head, forward: mean over the micro-batch */
 };
 
+static inline enum gpt_unit job_unit(const struct job *job)
+{
+    return job->part == GPT_PART_HEAD ? GPT_EMBED : (enum gpt_unit)job->part;
+}
+
+/* Tensor i of the acquired unit: as the engine shows it, or where compute_weights() has put it, in elements
+ * of elem_bytes. */
+const void *job_weight(const struct job *job, uint32_t i, size_t elem_bytes);
+
 /* Device memory that the arithmetic takes; UINT64_MAX: more than can be counted. */
 struct compute_bytes {
     uint64_t weights;    /* the largest unit as it is computed with; 0: as the engine shows it */

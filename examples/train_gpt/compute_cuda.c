@@ -64,31 +64,16 @@ void compute_close(struct trainer *t)
     free(t->compute);
 }
 
-static enum gpt_unit unit_of(enum gpt_part part)
-{
-    return part == GPT_PART_HEAD ? GPT_EMBED : (enum gpt_unit)part;
-}
-
-/* Pointers of the acquired unit: as they are when BF16, else into the narrowed copy. */
 static void point_at_weights(const struct job *job, const gk_half *w[GPT_MAX_TENSORS])
 {
-    const struct trainer *t = job->trainer;
-    enum gpt_unit unit = unit_of(job->part);
-    const gk_half *narrowed = t->arena.weights;
-    struct gpt_tensor tensor;
-    uint64_t at = 0;
-
-    for (uint32_t i = 0; i < gpt_unit_ntensors(unit); i++) {
-        w[i] = narrowed == NULL ? job->raw[i] : narrowed + at;
-        gpt_unit_tensor(&t->shape, unit, i, &tensor);
-        at += tensor.shape[0] * tensor.shape[1];
-    }
+    for (uint32_t i = 0; i < gpt_unit_ntensors(job_unit(job)); i++)
+        w[i] = job_weight(job, i, sizeof *w[i]);
 }
 
 int compute_weights(const struct job *job)
 {
     const struct trainer *t = job->trainer;
-    enum gpt_unit unit = unit_of(job->part);
+    enum gpt_unit unit = job_unit(job);
     gk_half *out = t->arena.weights;
     struct gpt_tensor tensor;
 

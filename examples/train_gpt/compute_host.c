@@ -56,25 +56,10 @@ void compute_close(struct trainer *t)
 
 /* --- on the device --- */
 
-static enum gpt_unit unit_of(enum gpt_part part)
-{
-    return part == GPT_PART_HEAD ? GPT_EMBED : (enum gpt_unit)part;
-}
-
-/* Pointers of the acquired unit: as they are when FP32, else into the widened copy. */
 static void point_at_weights(const struct job *job, const real *w[GPT_MAX_TENSORS])
 {
-    const struct trainer *t = job->trainer;
-    enum gpt_unit unit = unit_of(job->part);
-    const real *widened = t->arena.weights;
-    struct gpt_tensor tensor;
-    uint64_t at = 0;
-
-    for (uint32_t i = 0; i < gpt_unit_ntensors(unit); i++) {
-        w[i] = widened == NULL ? job->raw[i] : widened + at;
-        gpt_unit_tensor(&t->shape, unit, i, &tensor);
-        at += tensor.shape[0] * tensor.shape[1];
-    }
+    for (uint32_t i = 0; i < gpt_unit_ntensors(job_unit(job)); i++)
+        w[i] = job_weight(job, i, sizeof *w[i]);
 }
 
 /* 16-bit parameters to FP32, once per acquire. */
@@ -82,7 +67,7 @@ static void widen(void *user)
 {
     const struct job *job = user;
     const struct trainer *t = job->trainer;
-    enum gpt_unit unit = unit_of(job->part);
+    enum gpt_unit unit = job_unit(job);
     real *out = t->arena.weights;
     struct gpt_tensor tensor;
     void (*widen_tensor)(const struct gpt_shape *, real *, const uint16_t *, uint64_t) =

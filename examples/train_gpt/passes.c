@@ -6,6 +6,21 @@
  */
 #include "compute.h"
 
+const void *job_weight(const struct job *job, uint32_t i, size_t elem_bytes)
+{
+    const struct trainer *t = job->trainer;
+    const char *at = t->arena.weights;
+    struct gpt_tensor tensor;
+
+    if (at == NULL)
+        return job->raw[i];
+    for (uint32_t before = 0; before < i; before++) {
+        gpt_unit_tensor(&t->shape, job_unit(job), before, &tensor);
+        at += tensor.shape[0] * tensor.shape[1] * elem_bytes;
+    }
+    return at;
+}
+
 /* Micro-batches [first, end). */
 struct span {
     uint32_t first, end;
