@@ -57,17 +57,24 @@ static int as_ordinary_user(void *arg)
     return geteuid() == 0 ? setuid(65534) : 0;
 }
 
+/* With lock, as an ordinary user who may lock 64 KiB. */
+static struct child_result open_locked(uint64_t bytes)
+{
+    struct haul_pool_segment seg = {.bytes = bytes};
+    struct haul_pool_opts opts = opts_for(&seg, 1);
+
+    opts.lock = 1;
+    opts.touch_threads = 1;
+    return open_in_child(&opts, as_ordinary_user, NULL);
+}
+
 Test(mem_limits, a_refused_lock_names_needed_and_allowed_bytes_and_the_remedies)
 {
-    struct haul_pool_segment seg = {.bytes = 100 * PAGE};
-    struct haul_pool_opts opts = opts_for(&seg, 1);
     struct child_result r;
 
     if (UNDER_SANITIZER)
         SKIP("a real mlock: the sanitizers make it do nothing");
-    opts.lock = 1;
-    opts.touch_threads = 1;
-    r = open_in_child(&opts, as_ordinary_user, NULL);
+    r = open_locked(100 * PAGE);
     if (r.rc == -ENOTSUP)
         SKIP("the right to lower a limit and become an ordinary user");
     cr_assert_eq(r.rc, -ENOMEM, "%d %s", r.rc, r.text);
@@ -79,15 +86,11 @@ Test(mem_limits, a_refused_lock_names_needed_and_allowed_bytes_and_the_remedies)
 
 Test(mem_limits, a_lock_within_the_limit_is_granted)
 {
-    struct haul_pool_segment seg = {.bytes = 8 * PAGE};
-    struct haul_pool_opts opts = opts_for(&seg, 1);
     struct child_result r;
 
     if (UNDER_SANITIZER)
         SKIP("a real mlock: the sanitizers make it do nothing");
-    opts.lock = 1;
-    opts.touch_threads = 1;
-    r = open_in_child(&opts, as_ordinary_user, NULL);
+    r = open_locked(8 * PAGE);
     if (r.rc == -ENOTSUP)
         SKIP("the right to lower a limit and become an ordinary user");
     cr_assert_eq(r.rc, 0, "%s", r.text);
