@@ -45,6 +45,7 @@
 #include "haul/optim.h"
 #include "haul/device.h"
 #include "haul/device_cuda.h"
+#include "haul/comm.h"
 #include "haul/plan.h"
 #include "haul/engine.h"
 
