@@ -25,6 +25,7 @@
 #ifndef HAUL_ENGINE_H
 #define HAUL_ENGINE_H
 
+#include "haul/comm.h"
 #include "haul/device.h"
 #include "haul/optim.h"
 #include "haul/pager.h"
@@ -74,6 +75,9 @@ struct haul_engine_opts {
     uint64_t stash_entry_bytes; /* of the largest one */
     uint64_t stash_host_bytes;  /* of pool memory for them; 0 (default): all. The oldest ones go on to
                                    nvme when there is no room; at least three entries' worth then */
+    struct haul_comm *comm; /* between the ranks; not owned, outlives the engine, on the same device; NULL
+                               (default): one rank. All ranks make the same calls in the same order, but
+                               that a rank may leave out grad and reduce of a unit: it adds zeros */
 };
 
 HAUL_API
@@ -261,6 +265,7 @@ struct haul_step {
     const struct haul_group_step *groups; /* (ngroups,) or NULL */
     double clip_norm;    /* clip to this global norm; 0: no clipping */
     double grad_scale;   /* multiplies every gradient (1 / micro-batches); 0 is read as 1 */
+    int stop;            /* this rank asks all ranks to end here, after a signal for example */
 };
 
 enum haul_lane {
@@ -285,12 +290,18 @@ struct haul_report {
     double weight_passes; /* parameter elements acquired / Ψ */
     uint64_t order_misses; /* acquires that were out of the declared order */
     struct haul_lane_report lanes[HAUL_NLANES];
+    int stop;            /* some rank asked for it; the same on all ranks */
 };
+
+/* What the ranks have sent each other since build. counts is (HAUL_COMM_NKINDS,). */
+HAUL_API HAUL_MUST_USE
+int haul_engine_comm_counts(struct haul_engine *engine, struct haul_comm_count *counts);
 
 /**
  * End a step: wait for the last gradient, norm over everything, clip or skip, start the updates.
  *
- * Updates run in forward order behind the next forward; acquire of a unit waits for its own.
+ * Updates run in forward order behind the next forward; acquire of a unit waits for its own. With several
+ * ranks, norm, skip and stop are decided once, for all.
  *
  * @param step    [in]  read here, not kept
  * @param report  [out] may be NULL; struct_size set by the caller (0 is read as this version's)

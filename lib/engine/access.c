@@ -46,17 +46,34 @@ static bool is_trained(const struct hl_piece *pc)
     return pc->span < HL_NTRAIN;
 }
 
+/* Cut a piece where range r begins or ends; whether what is left lies in it. */
+static bool end_at(struct hl_piece *pc, const struct hl_range *r)
+{
+    uint64_t end = r->first + r->elems;
+    bool in = pc->at >= r->first && pc->at < end;
+    uint64_t left = in ? end - pc->at : pc->at < r->first ? r->first - pc->at : pc->n;
+
+    pc->n = pc->n < left ? pc->n : left;
+    return in;
+}
+
 struct hl_piece hl_piece_of(struct haul_unit *u, uint32_t tensor, uint64_t first, uint64_t n)
 {
     const struct hl_place *pl = &u->places[tensor];
-    struct hl_piece pc = {u, pl->span, 0, pl->first_elem + first,
-                          n < HL_PIECE_ELEMS ? n : HL_PIECE_ELEMS};
+    struct hl_piece pc = {.unit = u,
+                          .span = pl->span,
+                          .at = pl->first_elem + first,
+                          .n = n < HL_PIECE_ELEMS ? n : HL_PIECE_ELEMS};
 
-    if (u->record_paged && is_trained(&pc)) {
+    pc.mine = end_at(&pc, &u->shard[pc.span]);
+    pc.own = pc.mine || u->own[pc.span].elems == u->layout.span[pc.span].elems;
+    pc.rest = pc.mine || u->rest[pc.span].elems == u->layout.span[pc.span].elems;
+    if (u->record_paged && is_trained(&pc) && pc.own) {
         struct hl_chunk_part part[HL_NTRAIN];
-        pc.chunk = hl_chunk_of(&u->ck, pc.span, pc.at);
+        uint64_t at = pc.at - u->own[pc.span].first;
+        pc.chunk = hl_chunk_of(&u->ck, pc.span, at);
         hl_chunk_parts(&u->ck, pc.chunk, part);
-        uint64_t left = part[pc.span].first + part[pc.span].n - pc.at;
+        uint64_t left = part[pc.span].first + part[pc.span].n - at;
         pc.n = pc.n < left ? pc.n : left;
     }
     return pc;
@@ -68,7 +85,7 @@ struct hl_piece hl_piece_of(struct haul_unit *u, uint32_t tensor, uint64_t first
 static int find_record(const struct hl_piece *pc, bool write, struct hl_record *out)
 {
     struct haul_unit *u = pc->unit;
-    uint64_t each = hl_record_master_bytes(u, pc->span), at = pc->at;
+    uint64_t each = hl_record_master_bytes(u, pc->span), at = pc->at - u->own[pc->span].first;
     struct hl_record r = u->record[pc->span];
 
     if (u->record_paged) {
@@ -92,11 +109,11 @@ static int find_record(const struct hl_piece *pc, bool write, struct hl_record *
 static int find_param(const struct hl_piece *pc, bool write, char **out)
 {
     struct haul_unit *u = pc->unit;
-    uint64_t at = pc->at * hl_span_param_bytes(pc->span);
+    uint64_t at = (pc->at - u->rest[pc->span].first) * hl_span_param_bytes(pc->span);
 
     if (u->param_paged) {
         int rc = hl_params_at_hand(u, write);
-        *out = u->engine->pslot[0].mem + hl_param_span_offset(u, pc->span) + at;
+        *out = u->engine->pslot[0].mem + hl_rest_span_offset(u, pc->span) + at;
         return rc;
     }
     *out = u->rest_params[pc->span] + at;
@@ -132,7 +149,7 @@ static int read_split(const struct hl_piece *pc, const uint16_t *lo, float *out)
     int rc = u->hi ? 0 : find_param(pc, false, &hi);
 
     if (rc == 0 && u->hi)
-        memcpy(s.hi, u->hi + pc->at, pc->n * 2);
+        memcpy(s.hi, u->hi + (pc->at - u->own[pc->span].first), pc->n * 2);
     else if (rc == 0)
         rc = pull(e, !hl_unit_params_on_host(u), s.hi, hi, pc->n * 2);
     if (rc == 0)
@@ -192,8 +209,8 @@ static int write_param(const struct hl_piece *pc, const float *values)
         return push(e, device, dst, values, pc->n * 4);
     hl_arith_convert(s.hi, e->dtype16, values, HAUL_FP32, pc->n, 1);
     rc = push(e, device, dst, s.hi, pc->n * 2);
-    if (rc == 0 && u->hi && pc->span == HL_TRAIN16)
-        memcpy(u->hi + pc->at, s.hi, pc->n * 2);
+    if (rc == 0 && u->hi && pc->own && pc->span == HL_TRAIN16)
+        memcpy(u->hi + (pc->at - u->own[pc->span].first), s.hi, pc->n * 2);
     return rc;
 }
 
@@ -217,8 +234,8 @@ static int write_piece(const struct hl_piece *pc, float *values)
 {
     for (uint64_t i = 0; i < pc->n; i++)
         values[i] = hl_float_canon(values[i]);
-    int rc = is_trained(pc) ? write_master(pc, values) : 0;
-    return rc < 0 ? rc : write_param(pc, values);
+    int rc = is_trained(pc) && pc->own ? write_master(pc, values) : 0;
+    return rc < 0 || !pc->rest ? rc : write_param(pc, values);
 }
 
 static int zero_moments(const struct hl_piece *pc)
@@ -228,7 +245,7 @@ static int zero_moments(const struct hl_piece *pc)
     bool device = hl_unit_records_on_device(pc->unit);
     struct hl_record r;
 
-    if (!is_trained(pc))
+    if (!is_trained(pc) || !pc->own)
         return 0;
     int rc = find_record(pc, true, &r);
     memset(s.m, 0, pc->n * sizeof *s.m);
@@ -261,6 +278,42 @@ static int finish(struct haul_engine *e, uint64_t pos, int rc)
     return rc < 0 ? rc : rc_resume;
 }
 
+/* n values at most HL_PIECE_ELEMS; those of other ranks become 0. */
+static int read_mine(struct haul_unit *u, uint32_t tensor, uint64_t first, uint64_t n, float *out)
+{
+    int rc = 0;
+
+    for (uint64_t done = 0; rc == 0 && done < n;) {
+        struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
+        if (pc.mine)
+            rc = hl_piece_read(&pc, out + done);
+        else
+            memset(out + done, 0, pc.n * sizeof *out);
+        done += pc.n;
+    }
+    return rc;
+}
+
+/* Each value is one rank's and the others' zero: the sum of the bits is the value. rc: of this rank's part;
+ * an error on one rank ends the call on all. */
+static int share(struct haul_engine *e, float *value, uint64_t n, int rc)
+{
+    uint64_t *bits = (uint64_t *)(void *)scratch_of(e).p; /* and m */
+
+    if (rc < 0) {
+        hl_comm_abort(e->comm);
+        return rc;
+    }
+    for (uint64_t i = 0; i < n; i++)
+        bits[i] = hl_float_bits(value[i]);
+    rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_SUM_U64, bits, n);
+    for (uint64_t i = 0; rc == 0 && i < n; i++) {
+        uint32_t word = (uint32_t)bits[i];
+        memcpy(&value[i], &word, sizeof word);
+    }
+    return rc;
+}
+
 int haul_tensor_read(struct haul_unit *u, uint32_t tensor, uint64_t first, uint64_t n, float *out)
 {
     int rc;
@@ -269,14 +322,16 @@ int haul_tensor_read(struct haul_unit *u, uint32_t tensor, uint64_t first, uint6
         (rc = check_range(u, tensor, first, n)) < 0 ||
         (n && (rc = hl_need("haul_tensor_read", "out", out)) < 0))
         return rc;
-    uint64_t pos = u->engine->pos;
-    rc = hl_engine_quiesce(u->engine);
-    for (uint64_t done = 0; rc == 0 && done < n;) {
-        struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
-        rc = hl_piece_read(&pc, out + done);
-        done += pc.n;
+    struct haul_engine *e = u->engine;
+    uint64_t pos = e->pos;
+    rc = hl_engine_quiesce(e);
+    for (uint64_t done = 0; rc == 0 && done < n; done += HL_PIECE_ELEMS) {
+        uint64_t some = n - done < HL_PIECE_ELEMS ? n - done : HL_PIECE_ELEMS;
+        rc = read_mine(u, tensor, first + done, some, out + done);
+        if (e->comm)
+            rc = share(e, out + done, some, rc);
     }
-    return finish(u->engine, pos, rc);
+    return finish(e, pos, rc);
 }
 
 int haul_tensor_write(struct haul_unit *u, uint32_t tensor, uint64_t first, uint64_t n,
@@ -309,6 +364,10 @@ static int fill_tensor(struct haul_unit *u, uint32_t tensor, haul_fill_fn fn, vo
 
     for (uint64_t done = 0; rc == 0 && done < n;) {
         struct hl_piece pc = hl_piece_of(u, tensor, done, n - done);
+        if (!pc.own && !pc.rest) {
+            done += pc.n;
+            continue;
+        }
         rc = fn(user, u->name, tensor, done, pc.n, value);
         if (rc < 0)
             return hl_fail(rc, "fill: the callback failed on unit %s, tensor %s, element %llu",
@@ -337,6 +396,7 @@ int haul_engine_fill(struct haul_engine *e, haul_fill_fn fn, void *user)
         for (uint32_t t = 0; rc == 0 && t < u->ntensors; t++)
             rc = fill_tensor(u, t, fn, user);
         u->nsteps = 0;
+        u->apart = false;
     }
     rc = finish(e, 0, rc);
     if (rc == 0)

@@ -15,18 +15,22 @@ struct hl_scratch {
 
 struct hl_scratch hl_scratch_of(const struct haul_engine *e);
 
-/* A piece of a tensor: elements [at, at + n) of its span's shard, in one chunk when paged. */
+/* A piece of a tensor: elements [at, at + n) of its span; all of them kept here alike, and in one chunk
+ * when paged. */
 struct hl_piece {
     struct haul_unit *unit;
     enum hl_span_kind span;
     uint32_t chunk;
     uint64_t at, n;
+    bool mine; /* in this rank's shard: some rank's for every element, and only one's */
+    bool own;  /* record and master are here */
+    bool rest; /* the parameter is here */
 };
 
 /* The first piece of elements [first, first + n) of a tensor. */
 struct hl_piece hl_piece_of(struct haul_unit *u, uint32_t tensor, uint64_t first, uint64_t n);
 
-/* FP32 values: the master, or the parameter widened. */
+/* FP32 values: the master, or the parameter widened. Only of what is mine. */
 int hl_piece_read(const struct hl_piece *pc, float *out);
 
 /* Zeros for frozen tensors. */

@@ -38,7 +38,7 @@ static int add_tensor(struct haul_unit *u, uint32_t t, uint64_t *sum)
 
     for (uint64_t done = 0; rc == 0 && done < u->places[t].elems;) {
         struct hl_piece pc = hl_piece_of(u, t, done, u->places[t].elems - done);
-        rc = add_piece(&pc, u->places[t].logical_elem + done, sum);
+        rc = pc.mine ? add_piece(&pc, u->places[t].logical_elem + done, sum) : 0;
         done += pc.n;
     }
     return rc;
@@ -61,6 +61,10 @@ int haul_engine_digest(struct haul_engine *e, uint64_t *out)
             rc = add_tensor(e->units[i], t, &sum);
     rc_resume = hl_engine_resume(e, pos);
     rc = rc < 0 ? rc : rc_resume;
+    if (rc < 0 && e->comm)
+        hl_comm_abort(e->comm);
+    if (rc == 0 && e->comm)
+        rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_SUM_U64, &sum, 1);
     if (rc == 0)
         *out = sum;
     return rc;

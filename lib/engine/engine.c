@@ -93,6 +93,21 @@ static int check_running(const struct haul_engine_opts *o)
     return 0;
 }
 
+static int check_comm(const struct haul_engine_opts *o)
+{
+    const struct haul_comm *c = o->comm;
+
+    if (!c)
+        return 0;
+    if (!c->ops || c->ops->struct_size != sizeof *c->ops)
+        return hl_fail(HAUL_E_ABI, "engine: a communicator with another table than haul/comm.h's");
+    if (c->dev != o->device)
+        return hl_fail(-EINVAL, "engine: the communicator was opened for another device");
+    if (c->nranks == 0 || c->rank >= c->nranks || c->nranks > 1u << 16)
+        return hl_fail(-EINVAL, "engine: rank %u of %u; at most 65536 ranks", c->rank, c->nranks);
+    return 0;
+}
+
 static int check_opts(const struct haul_engine_opts *o)
 {
     int rc;
@@ -122,7 +137,8 @@ static int check_opts(const struct haul_engine_opts *o)
         return hl_fail(-EINVAL,
                        "engine: %u stash entries of %llu bytes; at most 2^20, none of them empty",
                        o->stash_entries, (unsigned long long)o->stash_entry_bytes);
-    if ((rc = check_enums(o)) < 0 || (rc = check_optim(&o->optim)) < 0 || (rc = check_sizes(o)) < 0)
+    if ((rc = check_enums(o)) < 0 || (rc = check_optim(&o->optim)) < 0 ||
+        (rc = check_sizes(o)) < 0 || (rc = check_comm(o)) < 0)
         return rc;
     return check_running(o);
 }
@@ -151,8 +167,11 @@ int haul_engine_open(const struct haul_engine_opts *opts, struct haul_engine **o
     e->opts = *opts;
     if (e->opts.window == 0)
         e->opts.window = e->opts.max_held + 1;
+    e->comm = e->opts.comm && e->opts.comm->nranks > 1 ? e->opts.comm : NULL;
+    e->nranks = e->comm ? e->comm->nranks : 1;
+    e->rank = e->comm ? e->comm->rank : 0;
     if (e->opts.nthreads == 0)
-        e->opts.nthreads = haul_optim_threads(1);
+        e->opts.nthreads = haul_optim_threads(e->comm ? e->comm->nlocal : 1);
     e->dev = opts->device;
     e->ops = opts->device->ops;
     e->demand = e->param_demand = -1;
@@ -253,21 +272,46 @@ static int check_unit(const struct haul_engine *e, const struct haul_unit_desc *
     return 0;
 }
 
-/* Whether tensor i continues the run of the trained tensor before it in the same span. */
+/* What this rank keeps of each span. */
+static void make_ranges(struct haul_unit *u)
+{
+    const struct haul_engine *e = u->engine;
+
+    for (unsigned s = 0; s < HL_NSPANS; s++) {
+        const struct hl_span *sp = &u->layout.span[s];
+        struct hl_range all = {0, sp->elems};
+        u->shard[s] = (struct hl_range){e->rank * sp->shard_elems, sp->shard_elems};
+        u->own[s] = e->opts.stage == 0 ? all : u->shard[s];
+        u->rest[s] = e->opts.stage < 3 ? all : u->shard[s];
+    }
+}
+
+/* The part of a tensor that this rank owns, counted from where its range begins. */
+static struct hl_range owned_part(const struct haul_unit *u, const struct hl_place *pl)
+{
+    const struct hl_range *own = &u->own[pl->span];
+    uint64_t first = pl->first_elem > own->first ? pl->first_elem : own->first;
+    uint64_t end = pl->first_elem + pl->elems, own_end = own->first + own->elems;
+
+    end = end < own_end ? end : own_end;
+    return (struct hl_range){first - own->first, end > first ? end - first : 0};
+}
+
+/* Tensors of one group that follow each other in a span make one run. */
 static void make_runs(struct haul_unit *u)
 {
     for (unsigned s = 0; s < HL_NTRAIN; s++) {
         struct hl_run *run = NULL;
         for (uint32_t i = 0; i < u->ntensors; i++) {
-            const struct hl_place *pl = &u->places[i];
-            if (pl->span != s || pl->elems == 0)
+            struct hl_range part = owned_part(u, &u->places[i]);
+            if (u->places[i].span != s || part.elems == 0)
                 continue;
             if (!run || run->group != u->tensors[i].group) {
                 run = &u->runs[u->nruns++];
                 *run = (struct hl_run){
-                    .span = s, .group = u->tensors[i].group, .first_elem = pl->first_elem};
+                    .span = s, .group = u->tensors[i].group, .first_elem = part.first};
             }
-            run->elems = pl->first_elem + pl->elems - run->first_elem;
+            run->elems = part.first + part.elems - run->first_elem;
         }
     }
 }
@@ -320,10 +364,11 @@ static int make_unit(struct haul_engine *e, const struct haul_unit_desc *d, stru
         (rc = hl_sys_alloc_array(n, sizeof *u->runs, (void **)&u->runs)) < 0 ||
         (rc = hl_sys_alloc_array(n, sizeof(uint64_t), (void **)&u->param_offset)) < 0 ||
         (rc = hl_sys_alloc_array(n, sizeof(uint64_t), (void **)&u->grad_offset)) < 0 ||
-        (rc = hl_layout_make(u->tensors, n, 1, u->places, &u->layout)) < 0) {
+        (rc = hl_layout_make(u->tensors, n, e->nranks, u->places, &u->layout)) < 0) {
         free_unit(u);
         return rc;
     }
+    make_ranges(u);
     make_runs(u);
     make_offsets(u);
     *out = u;
@@ -431,6 +476,19 @@ int haul_engine_build(struct haul_engine *e)
     }
     e->built = true;
     hl_report_rebase(e);
+    return 0;
+}
+
+int haul_engine_comm_counts(struct haul_engine *e, struct haul_comm_count *counts)
+{
+    int rc;
+
+    if ((rc = hl_need("haul_engine_comm_counts", "engine", e)) < 0 ||
+        (rc = hl_need("haul_engine_comm_counts", "counts", counts)) < 0)
+        return rc;
+    if (e->built && (rc = hl_turns_drain(e)) < 0)
+        return rc;
+    memcpy(counts, e->comm_counts, sizeof e->comm_counts);
     return 0;
 }
 

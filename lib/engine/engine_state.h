@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "comm.h"
 #include "device_ops.h"
 #include "fail.h"
 #include "haul/engine.h"
@@ -52,7 +53,12 @@ struct hl_record {
 struct hl_run {
     enum hl_span_kind span;
     uint32_t group;
-    uint64_t first_elem, elems; /* in the shard */
+    uint64_t first_elem, elems; /* in what this rank owns */
+};
+
+/* Elements of a span, from `first` of the whole span. */
+struct hl_range {
+    uint64_t first, elems;
 };
 
 struct haul_unit {
@@ -64,6 +70,9 @@ struct haul_unit {
     uint32_t ntensors;
     enum haul_dtype buffer_dtype; /* of the trainer's gradient buffer, 16-bit tensors */
     struct hl_layout layout;
+    /* shard: this rank's 1/N. own: what it updates, all in stage 0. rest: the parameters it keeps, all
+     * below stage 3. */
+    struct hl_range shard[HL_NSPANS], own[HL_NSPANS], rest[HL_NSPANS];
     struct hl_run *runs;
     uint32_t nruns;
     uint64_t *param_offset; /* (ntensors,) in a gathered unit */
@@ -76,17 +85,19 @@ struct haul_unit {
     uint64_t param_extent_bytes;    /* param_paged: the parameter shard in whole blocks */
 
     /* Where things rest; NULL where they do not. */
-    char *rest_params[HL_NSPANS]; /* the parameter shard, host or device by offload */
+    char *rest_params[HL_NSPANS]; /* range rest, host or device by offload */
     char *resident;              /* the whole unit on the device, spans one after the other; NULL */
-    char *rest_grads[HL_NTRAIN]; /* held gradient, or FP32 accumulator */
+    char *rest_grads[HL_NTRAIN]; /* range own of the held gradient, or FP32 accumulator */
     uint16_t *hi; /* host copy of the upper halves (split, parameters on the device) */
     struct hl_record record[HL_NTRAIN];
     float *partials_host, *partials_device; /* block sums, records on the device only */
 
-    struct hl_event *released;  /* the trainer's last use of the device's shard */
-    struct hl_event *published; /* the device's shard is new */
-    struct hl_event *landed;    /* the gradient is at rest (passes = 1, or no offload) */
-    int publish_slot;           /* UPDATED only: the slot that holds the new parameters; -1: none */
+    struct hl_event
+        *released; /* the last use of what rests on the device: the trainer's, or a gather's */
+    struct hl_event
+        *published; /* what rests on the device is new, or what a gather brings to the host */
+    struct hl_event *landed; /* the gradient is at rest (passes = 1, or no offload) */
+    int publish_slot;        /* UPDATED only: the slot that holds the new parameters; -1: none */
 
     _Atomic int update; /* enum hl_update */
     uint64_t nsteps;    /* updates so far: the step number of the bias correction. Optim reads it */
@@ -96,7 +107,14 @@ struct haul_unit {
     int grad_buffer;    /* open gradient buffer; -1 */
     int landing;        /* landing slot of the open gradient; -1 */
     uint32_t nreduced;  /* reduces in this step */
-    double sumsq;       /* written by optim, read by step() after the queue has drained */
+    bool had_grad;      /* one of them was the trainer's; else this rank added zeros */
+    bool apart;     /* ranks' updates have not met yet: the next fetch gathers (stages 1 and 2) */
+    bool gathering; /* a gather into what rests on the device is queued; under lock */
+    _Atomic uint64_t nreduces_submitted; /* by the pump, since build; several ranks */
+    uint64_t nreduces_asked;             /* trainer's */
+    uint64_t
+        acquired_at; /* position of the visit under way; HL_NEVER out of order; several ranks */
+    double sumsq;    /* written by optim, read by step() after the queue has drained */
     int finite;
 };
 
@@ -140,6 +158,8 @@ struct hl_param_slot {
     bool dirty;    /* must be written to the drive */
     bool writing;  /* the write is submitted; content may be read meanwhile */
     bool copying;  /* a copy to the window was submitted and `copied` may not have happened */
+    bool
+        refreshed; /* and one back, with what other ranks have updated: dirty once `copied` has happened */
     uint64_t submitted_ns; /* the read or write */
     struct hl_event *copied;
 };
@@ -196,11 +216,13 @@ struct hl_window_frame {
     int stale; /* the unit was updated while the copy was being submitted: drop it */
     struct hl_event *loaded;
     struct hl_event *released;
+    struct hl_event *saved; /* what was gathered has been copied to the host (stages 1 and 2) */
 };
 
 struct hl_grad_buffer {
     char *mem;
     int open;                 /* between grad and reduce */
+    _Atomic int queued;       /* its reduce waits for the pump, which will record `drained` */
     uint64_t reduced_at;      /* order of reuse: the longest reduced first */
     struct hl_event *ready;   /* the trainer's last use */
     struct hl_event *drained; /* narrowed or copied away */
@@ -226,8 +248,41 @@ enum hl_job_kind { HL_JOB_LAND, HL_JOB_NORM, HL_JOB_UPDATE };
 struct hl_job {
     enum hl_job_kind kind;
     struct haul_unit *unit;
-    int landing;     /* LAND with accumulators on the host: the slot; else -1 */
-    int first, last; /* LAND: first or last reduce of the step */
+    int landing;       /* LAND with accumulators on the host: the slot; else -1 */
+    int first, last;   /* LAND: first or last reduce of the step */
+    uint64_t nreduces; /* LAND: of the unit so far, several ranks: submitted before it can land */
+};
+
+/* What the ranks do together, in the order of the trainer's calls, which is the same on all of them. The
+ * pump takes the oldest as soon as what it needs is there, and no other before it.
+ *
+ *   FETCH   parameters into a frame: this rank's piece from where it rests, the others' by all-gather
+ *           (without one, where `gather` is not set: the whole unit rests here, and is new)
+ *   GATHER  the others' pieces into what rests on the device (stages 1 and 2)
+ *   REDUCE  a gradient: narrow, reduce-scatter, bring to where it rests
+ */
+enum hl_turn_kind { HL_TURN_FETCH, HL_TURN_GATHER, HL_TURN_REDUCE };
+
+struct hl_turn {
+    enum hl_turn_kind kind;
+    struct haul_unit *unit;
+    bool gather;
+    int frame;           /* FETCH */
+    int buffer, landing; /* REDUCE; buffer -1: this rank adds zeros */
+    bool first, last;    /* REDUCE: of the step */
+};
+
+/* Single producer (the trainer's thread), single consumer (the pump). */
+struct hl_turns {
+    struct hl_turn *ring;
+    uint32_t nring;
+    _Atomic uint64_t put, done;
+};
+
+/* Device memory from which a summed gradient goes to the host, while the next one is being summed. */
+struct hl_reduced {
+    char *mem;
+    struct hl_event *reduced, *copied;
 };
 
 /* Single producer (the trainer's thread), single consumer (optim). */
@@ -271,6 +326,15 @@ struct haul_engine {
     struct haul_engine_opts opts;
     struct haul_device *dev;
     const struct hl_device_ops *ops;
+    struct haul_comm *comm; /* NULL: one rank */
+    uint32_t nranks, rank;
+    struct haul_comm_count
+        comm_counts[HAUL_COMM_NKINDS]; /* queued kinds: the pump's; else the trainer's */
+    struct hl_turns turns;
+    char *scratch; /* device: what the ranks send each other of a gradient */
+    struct hl_reduced reduced[2];
+    uint32_t nreduced_slots_used; /* the pump's */
+    uint64_t *agreed;             /* (HL_AGREED_UNITS + nunits,) */
     bool built;
 
     struct haul_unit **units;
@@ -285,6 +349,7 @@ struct haul_engine {
     bool planned;
     struct hl_state_bytes state[HAUL_NTIERS]; /* model state as laid out, padding included */
     uint64_t window_bytes, grad_buffer_bytes, staging_bytes, landing_bytes, slot_bytes;
+    uint64_t scratch_bytes, reduced_bytes;
     uint32_t ngrad_buffers, nlandings, nslots, nframes;
 
     struct haul_pool *pool;
@@ -292,7 +357,7 @@ struct haul_engine {
     uint32_t ndevice_arenas;
     uint64_t device_base_bytes; /* device bytes in use by others when the engine was built */
 
-    void *h2d, *d2h, *update_stream;
+    void *h2d, *d2h, *update_stream, *comm_stream;
     struct hl_frame *frame; /* (nframes,) */
     struct hl_window_frame *wframe;
     struct hl_grad_buffer *grad_buffer; /* (ngrad_buffers,) */
@@ -366,6 +431,8 @@ struct haul_engine {
 };
 
 #define HL_BOUNCE_BYTES (UINT64_C(1) << 20)
+#define HL_AGREED_UNITS                                                                            \
+    2 /* of the words that step() agrees on: not finite, stop, then a word a unit */
 
 /* ---- place_units.c: budgets, and which unit's state rests where ---- */
 /* Place and write the ledger. HAUL_E_PLAN when it does not fit: the ledger then says what was missing. */
@@ -382,6 +449,18 @@ static inline bool hl_unit_params_on_host(const struct haul_unit *u)
     return u->offload == HAUL_OFFLOAD_ALL;
 }
 
+/* Comes to the device when it is needed; else it is there as a whole. */
+static inline bool hl_unit_windowed(const struct haul_unit *u)
+{
+    return hl_unit_params_on_host(u) || (u->engine->nranks > 1 && u->engine->opts.stage == 3);
+}
+
+/* Fetches are turns that the ranks take together; else the pump fetches as it sees fit. */
+static inline bool hl_fetches_in_turn(const struct haul_engine *e)
+{
+    return e->comm && e->opts.stage > 0;
+}
+
 static inline bool hl_unit_records_on_device(const struct haul_unit *u)
 {
     return u->offload == HAUL_OFFLOAD_NONE;
@@ -396,16 +475,25 @@ static inline bool hl_unit_split(const struct haul_unit *u, unsigned span)
 enum haul_dtype hl_travel_dtype(const struct haul_engine *e, unsigned span);
 enum haul_dtype hl_rest_dtype(const struct haul_engine *e, unsigned span);
 enum haul_dtype hl_span_dtype(const struct haul_engine *e, unsigned span);
-/* offset of a span in a gathered unit, a gradient buffer, a travelling gradient */
+/* offset of a span in a gathered unit, in a gradient buffer */
 uint64_t hl_param_span_offset(const struct haul_unit *u, unsigned span);
 uint64_t hl_grad_span_offset(const struct haul_unit *u, unsigned span);
-uint64_t hl_travel_span_offset(const struct haul_unit *u, unsigned span);
+/* offset of a span in the parameters at rest, in the gradient that lands */
+uint64_t hl_rest_span_offset(const struct haul_unit *u, unsigned span);
+uint64_t hl_land_span_offset(const struct haul_unit *u, unsigned span);
+/* of the gradient at rest; more than what this rank owns in stage 1, which keeps it whole by definition */
+uint64_t hl_grad_rest_elems(const struct haul_unit *u, unsigned span);
+/* this rank's shard of the gradient at rest */
+char *hl_shard_grads(const struct haul_unit *u, unsigned span);
+/* what this rank owns of the parameters at rest */
+char *hl_own_params(const struct haul_unit *u, unsigned span);
 uint64_t hl_norm_blocks(const struct haul_unit *u, unsigned span);
 uint64_t hl_gathered_bytes(const struct haul_unit *u);
 uint64_t hl_grad_bytes(const struct haul_unit *u);
-uint64_t hl_travel_bytes(const struct haul_unit *u);
-/* of this rank's parameter shard, all spans */
-uint64_t hl_param_shard_bytes(const struct haul_unit *u);
+/* of the gradient that lands: what this rank owns */
+uint64_t hl_land_bytes(const struct haul_unit *u);
+/* of the parameters at rest, all spans */
+uint64_t hl_param_rest_bytes(const struct haul_unit *u);
 /* of a record's master, per element: 4, 2 (split), or 0 (the parameter at rest is the master) */
 uint64_t hl_record_master_bytes(const struct haul_unit *u, unsigned span);
 uint64_t hl_record_bytes(const struct haul_unit *u);
@@ -470,6 +558,16 @@ void hl_param_slot_updated(struct haul_engine *e, int slot);
 /* No read or write is under way. Under lock. */
 bool hl_slots_quiet(const struct haul_engine *e);
 
+/* ---- turns.c: what the ranks do together ---- */
+/* Trainer: queue the fetch of a unit, which becomes pinned, and those of the visits that follow. */
+int hl_turns_fetch(struct haul_engine *e, struct haul_unit *u);
+/* Trainer: queue a reduce; buffer -1: this rank adds zeros. */
+void hl_turns_reduce(struct haul_unit *u, int buffer, bool last);
+/* Trainer: wait until the pump has taken all of them. */
+int hl_turns_drain(struct haul_engine *e);
+/* Pump: 1 when it did something. */
+int hl_pump_turns(struct haul_engine *e);
+
 /* ---- quiesce.c ---- */
 /* Stop everything that touches the state: updates done, slots empty, nothing held. */
 int hl_engine_quiesce(struct haul_engine *e);
@@ -481,6 +579,17 @@ int hl_params_at_hand(struct haul_unit *u, bool write);
 int hl_engine_resume(struct haul_engine *e, uint64_t pos);
 
 /* ---- unit_calls.c ---- */
+int hl_check_built(struct haul_engine *e);
+/* Begin a sample unless one has begun. */
+void hl_begin_sample(struct haul_engine *e, void *stream, enum haul_lane host_lane,
+                     struct hl_sample **sample);
+/* The stream waits for ev; sampled unless it has happened already and nothing else was waited for. */
+int hl_wait_in_stream(struct haul_engine *e, void *stream, struct hl_event *ev, enum haul_lane lane,
+                      struct hl_sample *sample);
+
+/* ---- grad_calls.c ---- */
+/* Several ranks, a unit's last use in a visit has ended: add zeros where this rank has no gradient. */
+int hl_unit_settle_grad(struct haul_unit *u);
 /* Queue the block sums of a gradient at rest on the device, and their way to the host. */
 int hl_unit_queue_norm(struct haul_unit *u);
 

@@ -13,6 +13,8 @@ void hl_engine_fail(struct haul_engine *e, int rc)
         atomic_store(&e->failed, rc);
     }
     hl_spin_unlock(&e->lock);
+    if (e->comm)
+        hl_comm_abort(e->comm); /* so that no rank waits for this one */
     hl_gate_wake(&e->gate);
 }
 
@@ -99,6 +101,8 @@ static int pump_once(struct haul_engine *e, bool *poll)
 {
     int rc = hl_pump_publish(e);
 
+    if (rc == 0)
+        rc = hl_pump_turns(e);
     if (rc == 0)
         rc = hl_pump_prefetch(e);
     if (rc == 0)

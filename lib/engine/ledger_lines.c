@@ -96,7 +96,7 @@ static int add_span(const struct haul_unit *u, unsigned s, struct hl_state_bytes
 {
     const struct haul_engine *e = u->engine;
     const struct hl_span *sp = &u->layout.span[s];
-    struct hl_state_form form = {.stage = 3,
+    struct hl_state_form form = {.stage = e->nranks > 1 ? e->opts.stage : 3,
                                  .offload = u->offload,
                                  .dtype = hl_span_dtype(e, s),
                                  .master = e->opts.master,
@@ -107,7 +107,8 @@ static int add_span(const struct haul_unit *u, unsigned s, struct hl_state_bytes
 
     if (sp->elems == 0)
         return 0;
-    int rc = hl_state_bytes(&form, sp->used_elems, sp->used_elems, a);
+    /* what does not divide by the ranks counts as padding */
+    int rc = hl_state_bytes(&form, sp->used_elems, sp->used_elems / e->nranks, a);
     if (rc == 0)
         rc = hl_state_bytes(&form, sp->elems, sp->shard_elems, b);
     if (rc < 0)
@@ -149,6 +150,21 @@ static uint32_t count_revisited(const struct haul_engine *e)
     return n;
 }
 
+/* What the ranks send each other of a gradient, and their sums on the way to the host. */
+static void size_sums(struct haul_engine *e)
+{
+    e->scratch_bytes = e->reduced_bytes = 0;
+    for (uint32_t i = 0; e->comm && i < e->nunits; i++) {
+        const struct haul_unit *u = e->units[i];
+        for (unsigned s = 0; s < HL_NTRAIN; s++)
+            e->scratch_bytes = max_u64(
+                e->scratch_bytes, hl_comm_reduce_scratch_bytes(e->nranks, hl_travel_dtype(e, s),
+                                                               u->layout.span[s].shard_elems));
+        if (!hl_unit_records_on_device(u) || e->opts.passes > 1)
+            e->reduced_bytes = max_u64(e->reduced_bytes, hl_land_bytes(u));
+    }
+}
+
 static void size_buffers(struct haul_engine *e)
 {
     const struct haul_engine_opts *o = &e->opts;
@@ -156,18 +172,19 @@ static void size_buffers(struct haul_engine *e)
 
     e->window_bytes = e->grad_buffer_bytes = e->staging_bytes = e->landing_bytes = e->slot_bytes =
         0;
+    size_sums(e);
     for (uint32_t i = 0; i < e->nunits; i++) {
         const struct haul_unit *u = e->units[i];
         uint64_t t16 = u->layout.span[HL_TRAIN16].elems;
         e->grad_buffer_bytes = max_u64(e->grad_buffer_bytes, hl_grad_bytes(u));
-        if (u->buffer_dtype != o->grad_dtype)
+        if (u->buffer_dtype != o->grad_dtype || e->comm)
             e->staging_bytes = max_u64(e->staging_bytes, t16 * hl_plan_dtype_bytes(o->grad_dtype));
-        if (hl_unit_params_on_host(u)) {
+        if (hl_unit_windowed(u)) {
             e->window_bytes = max_u64(e->window_bytes, hl_gathered_bytes(u));
             windowed = true;
         }
         if (!hl_unit_records_on_device(u)) {
-            e->landing_bytes = max_u64(e->landing_bytes, hl_travel_bytes(u));
+            e->landing_bytes = max_u64(e->landing_bytes, hl_land_bytes(u));
             landing = o->passes > 1;
         }
         e->slot_bytes = max_u64(e->slot_bytes, hl_publish_bytes(u));
@@ -189,7 +206,7 @@ static void size_paging(struct haul_engine *e)
         if (u->record_paged)
             record = max_u64(record, hl_record_bytes(u));
         if (u->param_paged)
-            params = max_u64(params, hl_param_shard_bytes(u));
+            params = max_u64(params, hl_param_rest_bytes(u));
     }
     e->block_bytes = hl_block_for(max_u64(max_u64(record, params), e->opts.stash_entry_bytes));
     e->nrecord_slots = record ? e->opts.slots : 0;
@@ -204,14 +221,14 @@ static void size_paging(struct haul_engine *e)
         if (u->record_paged) {
             u->ck = (struct hl_chunking){.slot_bytes = e->record_slot_bytes};
             for (unsigned s = 0; s < HL_NTRAIN; s++) {
-                u->ck.elems[s] = u->layout.span[s].shard_elems;
+                u->ck.elems[s] = u->own[s].elems;
                 u->ck.master_bytes[s] = hl_record_master_bytes(u, s);
             }
             hl_chunking_make(&u->ck, e->block_bytes);
             e->store_bytes += u->ck.extent_bytes;
         }
         u->param_extent_bytes =
-            u->param_paged ? round_up(hl_param_shard_bytes(u), e->block_bytes) : 0;
+            u->param_paged ? round_up(hl_param_rest_bytes(u), e->block_bytes) : 0;
         e->store_bytes += u->param_extent_bytes;
     }
     hl_stash_size(e);
@@ -318,6 +335,8 @@ int hl_engine_make_ledger(struct haul_engine *e)
     ledger_buffer(e, HAUL_TIER_DEVICE, "gradient window",
                   times(e->ngrad_buffers, e->grad_buffer_bytes));
     ledger_buffer(e, HAUL_TIER_DEVICE, "gradient staging", e->staging_bytes);
+    ledger_buffer(e, HAUL_TIER_DEVICE, "gradient sums",
+                  plus(e->scratch_bytes, times(2, e->reduced_bytes)));
     ledger_buffer(e, HAUL_TIER_HOST, "landing slots", times(e->nlandings, e->landing_bytes));
     ledger_buffer(e, HAUL_TIER_HOST, "publish slots", times(e->nslots, e->slot_bytes));
     ledger_buffer(e, HAUL_TIER_HOST, "bounce", HL_BOUNCE_BYTES);

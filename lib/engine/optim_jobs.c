@@ -12,27 +12,78 @@
 
 /* ---- gradients that have landed ---- */
 
+/* Several ranks: the pump has queued the reduce, and so recorded the event to wait for. */
+static int wait_for_turn(struct haul_engine *e, const struct haul_unit *u, const struct hl_job *job)
+{
+    while (e->comm && atomic_load(&u->nreduces_submitted) < job->nreduces) {
+        uint32_t seen = hl_gate_look(&e->gate);
+        int rc = hl_engine_check(e);
+        if (rc < 0)
+            return rc;
+        if (atomic_load(&e->stop))
+            return HAUL_E_STATE;
+        if (atomic_load(&u->nreduces_submitted) < job->nreduces)
+            hl_gate_sleep(&e->gate, seen);
+    }
+    return 0;
+}
+
+static int wait_for_landing(struct haul_engine *e, struct haul_unit *u, const struct hl_job *job)
+{
+    struct hl_landing *slot = job->landing < 0 ? NULL : &e->landing[job->landing];
+    int rc = wait_for_turn(e, u, job);
+
+    if (rc == 0)
+        rc = e->ops->event_sync(e->dev, slot ? slot->landed : u->landed);
+    return rc < 0 || !e->comm ? rc : hl_comm_check(e->comm);
+}
+
+/* Elements [from, from + n) of what this rank owns; sum and finite may be NULL. */
+static int accumulate(struct haul_engine *e, struct haul_unit *u, unsigned s, const char *landed,
+                      struct hl_range r, int first, double *sum, int *finite)
+{
+    enum haul_dtype dtype = hl_travel_dtype(e, s);
+
+    if (r.elems == 0)
+        return 0;
+    return haul_norm_accumulate((float *)u->rest_grads[s] + r.first,
+                                landed + r.first * hl_plan_dtype_bytes(dtype), dtype, r.elems,
+                                first, e->opts.nthreads, sum, finite);
+}
+
+/* All that has landed is added; the sum of squares is that of this rank's shard. */
+static int accumulate_span(struct haul_engine *e, struct haul_unit *u, unsigned s,
+                           const char *landed, const struct hl_job *job, double *sum, int *finite)
+{
+    uint64_t before = u->shard[s].first - u->own[s].first, n = u->shard[s].elems;
+    struct hl_range head = {0, before}, mid = {before, n}, tail = {before + n, 0};
+    int rc;
+
+    tail.elems = u->own[s].elems - tail.first;
+    if ((rc = accumulate(e, u, s, landed, head, job->first, NULL, NULL)) < 0 ||
+        (rc = accumulate(e, u, s, landed, mid, job->first, job->last ? sum : NULL,
+                         job->last ? finite : NULL)) < 0)
+        return rc;
+    return accumulate(e, u, s, landed, tail, job->first, NULL, NULL);
+}
+
 static int land_on_host(struct haul_engine *e, struct haul_unit *u, const struct hl_job *job)
 {
     struct hl_landing *slot = job->landing < 0 ? NULL : &e->landing[job->landing];
-    int rc = e->ops->event_sync(e->dev, slot ? slot->landed : u->landed);
+    int rc = wait_for_landing(e, u, job);
     double sum = 0;
     int finite = 1;
 
     for (unsigned s = 0; rc == 0 && s < HL_NTRAIN; s++) {
-        uint64_t n = u->layout.span[s].shard_elems;
         double part = 0;
         int ok = 1;
-        if (n == 0)
+        if (u->shard[s].elems == 0)
             continue;
         if (slot)
-            rc = haul_norm_accumulate((float *)u->rest_grads[s],
-                                      slot->mem + hl_travel_span_offset(u, s),
-                                      hl_travel_dtype(e, s), n, job->first, e->opts.nthreads,
-                                      job->last ? &part : NULL, job->last ? &ok : NULL);
+            rc = accumulate_span(e, u, s, slot->mem + hl_land_span_offset(u, s), job, &part, &ok);
         else
-            rc = haul_norm_sumsq(u->rest_grads[s], hl_rest_dtype(e, s), n, e->opts.nthreads, &part,
-                                 &ok);
+            rc = haul_norm_sumsq(hl_shard_grads(u, s), hl_rest_dtype(e, s), u->shard[s].elems,
+                                 e->opts.nthreads, &part, &ok);
         sum += part;
         finite &= ok;
     }
@@ -46,7 +97,7 @@ static int land_on_host(struct haul_engine *e, struct haul_unit *u, const struct
 /* The device's block sums have come to the host: add them in order. */
 static int land_on_device(struct haul_engine *e, struct haul_unit *u, const struct hl_job *job)
 {
-    int rc = e->ops->event_sync(e->dev, u->landed);
+    int rc = wait_for_landing(e, u, job);
 
     u->sumsq = 0;
     u->finite = 1;
@@ -67,7 +118,11 @@ static int run_land(struct haul_engine *e, const struct hl_job *job)
 static int run_norm(struct haul_engine *e, const struct hl_job *job)
 {
     struct haul_unit *u = job->unit;
-    struct hl_job last = {.kind = HL_JOB_LAND, .unit = u, .landing = -1, .last = 1};
+    struct hl_job last = {.kind = HL_JOB_LAND,
+                          .unit = u,
+                          .landing = -1,
+                          .last = 1,
+                          .nreduces = u->nreduces_submitted};
 
     if (!hl_unit_records_on_device(u))
         return land_on_host(e, u, &last);
@@ -79,15 +134,17 @@ static int run_norm(struct haul_engine *e, const struct hl_job *job)
 
 /* Where an update finds a piece of a unit's record, and the unit's parameters. */
 struct piece {
-    uint64_t first[HL_NTRAIN], n[HL_NTRAIN]; /* elements of the shard */
+    uint64_t first[HL_NTRAIN], n[HL_NTRAIN]; /* elements of what this rank owns */
     struct hl_record record[HL_NTRAIN];      /* of element first */
-    char *param[HL_NTRAIN]; /* of element 0 of the shard; NULL: not published here */
+    char *param[HL_NTRAIN]; /* of the first element owned; NULL: not published here */
 };
 
 static void add_params(struct piece *pc, const struct haul_unit *u, char *slot)
 {
     for (unsigned s = 0; s < HL_NTRAIN; s++)
-        pc->param[s] = slot ? slot + hl_param_span_offset(u, s) : u->rest_params[s];
+        pc->param[s] = slot ? slot + hl_rest_span_offset(u, s) +
+                                  (u->own[s].first - u->rest[s].first) * hl_span_param_bytes(s)
+                            : hl_own_params(u, s);
 }
 
 static struct piece whole_record(const struct haul_unit *u)
@@ -95,7 +152,7 @@ static struct piece whole_record(const struct haul_unit *u)
     struct piece pc = {{0}, {0}, {{0}}, {0}};
 
     for (unsigned s = 0; s < HL_NTRAIN; s++) {
-        pc.n[s] = u->layout.span[s].shard_elems;
+        pc.n[s] = u->own[s].elems;
         pc.record[s] = u->record[s];
     }
     return pc;
@@ -198,8 +255,9 @@ static int wait_for_readers(struct haul_engine *e, struct haul_unit *u)
         uint32_t seen = hl_gate_look(&e->gate);
         hl_spin_lock(&e->lock);
         int f = u->last_frame;
-        bool filling =
-            f >= 0 && e->frame[f].unit == u->index && e->frame[f].pinned && !e->wframe[f].ready;
+        /* a fetch in its turn waits for this update, and step() has waited for those before it */
+        bool filling = !hl_fetches_in_turn(e) && f >= 0 && e->frame[f].unit == u->index &&
+                       e->frame[f].pinned && !e->wframe[f].ready;
         hl_spin_unlock(&e->lock);
         if (f < 0)
             return 0;
@@ -277,7 +335,7 @@ static bool needs_old_params(const struct haul_unit *u)
     const struct hl_span *sp = u->layout.span;
 
     return hl_unit_split(u, HL_TRAIN16) || sp[HL_TRAIN32].elems || sp[HL_FROZEN16].elems ||
-           sp[HL_FROZEN32].elems;
+           sp[HL_FROZEN32].elems || u->rest[HL_TRAIN16].elems != u->own[HL_TRAIN16].elems;
 }
 
 static int update_and_publish(struct haul_engine *e, struct haul_unit *u)

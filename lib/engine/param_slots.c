@@ -107,6 +107,8 @@ static bool settle_copies(struct haul_engine *e, bool *poll)
             continue;
         }
         e->pslot[i].copying = false;
+        e->pslot[i].dirty |= e->pslot[i].refreshed;
+        e->pslot[i].refreshed = false;
         freed = true;
     }
     return freed;
@@ -115,7 +117,7 @@ static bool settle_copies(struct haul_engine *e, bool *poll)
 static bool in_window(const struct haul_engine *e, uint32_t unit)
 {
     for (uint32_t i = 0; i < e->nframes; i++)
-        if (e->frame[i].unit == unit && !e->wframe[i].stale)
+        if (e->frame[i].unit == unit && e->wframe[i].ready && !e->wframe[i].stale)
             return true;
     return false;
 }
@@ -254,7 +256,8 @@ bool hl_slots_quiet(const struct haul_engine *e)
         if (e->rslot[i].state != HL_SLOT_FREE)
             return false;
     for (uint32_t i = 0; i < e->nparam_slots; i++)
-        if (e->pslot[i].reading || e->pslot[i].updating || e->pslot[i].dirty || e->pslot[i].writing)
+        if (e->pslot[i].reading || e->pslot[i].updating || e->pslot[i].dirty ||
+            e->pslot[i].writing || e->pslot[i].refreshed)
             return false;
     return true;
 }

@@ -54,6 +54,7 @@ static int read_device_budget(const struct haul_engine *e, uint64_t *out)
 /* An emulated device takes its memory from the host, so the host must have room for both. */
 static int read_host_budget(const struct haul_engine *e, struct budgets *b)
 {
+    uint32_t nlocal = e->comm ? e->comm->nlocal : 1; /* ranks of a node share what is free */
     uint64_t emulated = e->dev->in_host_memory ? hl_ledger_bytes(&e->ledger, HAUL_TIER_DEVICE) : 0;
     struct hl_hostmem mem;
     char size[32];
@@ -61,7 +62,8 @@ static int read_host_budget(const struct haul_engine *e, struct budgets *b)
 
     if (rc < 0)
         return rc;
-    uint64_t room = mem.avail_bytes > emulated ? mem.avail_bytes - emulated : 0;
+    uint64_t avail = mem.avail_bytes / nlocal;
+    uint64_t room = avail > emulated ? avail - emulated : 0;
     b->bytes[HAUL_TIER_HOST] =
         is_set(e->opts.host_mem_bytes) ? least(e->opts.host_mem_bytes, room) : room;
     b->host_note[0] = '\0';
@@ -85,7 +87,7 @@ static int read_nvme_budget(const struct haul_engine *e, uint64_t *out)
         if (rc < 0)
             return hl_fail(rc, "nvme directory %s: %s; create it, or name another",
                            e->opts.nvme_dirs[i], haul_strerror(rc));
-        free_bytes += fs.free_bytes;
+        free_bytes += fs.free_bytes / (e->comm ? e->comm->nlocal : 1);
     }
     *out = is_set(e->opts.nvme_mem_bytes) ? least(e->opts.nvme_mem_bytes, free_bytes) : free_bytes;
     return 0;
@@ -101,13 +103,13 @@ static struct haul_unit *unit_at(const struct haul_engine *e, uint32_t i)
 /* What a unit adds to the device when all its state rests there. */
 static uint64_t device_cost(const struct haul_unit *u)
 {
-    uint64_t cost = u->offload == HAUL_OFFLOAD_ALL ? hl_param_shard_bytes(u) : 0;
+    const struct haul_engine *e = u->engine;
+    uint64_t cost = u->offload == HAUL_OFFLOAD_ALL ? hl_param_rest_bytes(u) : 0;
 
     for (unsigned s = 0; s < HL_NTRAIN; s++) {
-        uint64_t n = u->layout.span[s].shard_elems, master = s == HL_TRAIN32       ? 0
-                                                             : hl_unit_split(u, s) ? 2
-                                                                                   : 4;
-        cost += n * (master + 8 + hl_plan_dtype_bytes(hl_rest_dtype(u->engine, s)));
+        uint64_t n = u->own[s].elems, master = s == HL_TRAIN32 ? 0 : hl_unit_split(u, s) ? 2 : 4;
+        cost +=
+            n * (master + 8) + hl_grad_rest_elems(u, s) * hl_plan_dtype_bytes(hl_rest_dtype(e, s));
         cost += hl_norm_blocks(u, s) * sizeof(float);
     }
     return cost;
@@ -135,7 +137,7 @@ static void page_all(struct haul_engine *e, bool params)
     for (uint32_t i = 0; i < e->nunits; i++) {
         struct haul_unit *u = unit_at(e, i);
         u->record_paged = !hl_unit_records_on_device(u) && hl_record_bytes(u) > 0;
-        u->param_paged = params && hl_unit_params_on_host(u) && hl_param_shard_bytes(u) > 0;
+        u->param_paged = params && hl_unit_params_on_host(u) && hl_param_rest_bytes(u) > 0;
     }
 }
 
@@ -145,7 +147,7 @@ static void take_back(struct haul_engine *e, uint64_t room, bool params, struct 
     for (uint32_t i = 0; i < e->nunits; i++) {
         const struct haul_unit *u = unit_at(e, i);
         bool paged = params ? u->param_paged : u->record_paged;
-        s->bytes[i] = !paged ? 0 : params ? hl_param_shard_bytes(u) : hl_record_bytes(u);
+        s->bytes[i] = !paged ? 0 : params ? hl_param_rest_bytes(u) : hl_record_bytes(u);
     }
     (void)hl_place_evenly(s->bytes, e->nunits, room, s->chosen);
     for (uint32_t i = 0; i < e->nunits; i++) {
@@ -207,6 +209,19 @@ static int refuse(const struct haul_engine *e, const struct budgets *b)
         e->opts.nnvme_dirs ? "" : ", name an nvme directory", text);
 }
 
+/* All ranks place alike: by the least that one of them has. */
+static int take_least(struct haul_engine *e, uint64_t *bytes)
+{
+    uint64_t most = ~*bytes;
+    int rc;
+
+    if (!e->comm)
+        return 0;
+    rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_MAX_U64, &most, 1);
+    *bytes = ~most;
+    return rc;
+}
+
 static int place(struct haul_engine *e, struct sizes *s)
 {
     struct budgets b;
@@ -214,9 +229,11 @@ static int place(struct haul_engine *e, struct sizes *s)
 
     if ((rc = hl_engine_make_ledger(e)) < 0 ||
         (rc = read_device_budget(e, &b.bytes[HAUL_TIER_DEVICE])) < 0 ||
+        (rc = take_least(e, &b.bytes[HAUL_TIER_DEVICE])) < 0 ||
         (rc = place_on_device(e, b.bytes[HAUL_TIER_DEVICE], s)) < 0 ||
-        (rc = read_host_budget(e, &b)) < 0 ||
-        (rc = read_nvme_budget(e, &b.bytes[HAUL_TIER_NVME])) < 0)
+        (rc = read_host_budget(e, &b)) < 0 || (rc = take_least(e, &b.bytes[HAUL_TIER_HOST])) < 0 ||
+        (rc = read_nvme_budget(e, &b.bytes[HAUL_TIER_NVME])) < 0 ||
+        (rc = take_least(e, &b.bytes[HAUL_TIER_NVME])) < 0)
         return rc;
     if (e->opts.nnvme_dirs &&
         hl_ledger_bytes(&e->ledger, HAUL_TIER_HOST) > b.bytes[HAUL_TIER_HOST] &&

@@ -17,13 +17,12 @@ static int publish_unit(struct haul_engine *e, struct haul_unit *u)
     const char *src16 = u->hi ? (char *)u->hi : slot ? slot->mem : NULL;
     const char *src32 =
         u->record_paged && slot ? slot->mem + hl_publish_offset32(u) : u->record[HL_TRAIN32].master;
-    const struct hl_span *span = u->layout.span;
     int rc;
 
     if ((rc = e->ops->stream_wait(e->dev, e->h2d, u->released)) < 0 ||
-        (rc = copy_span(e, u->rest_params[HL_TRAIN16], src16, span[HL_TRAIN16].shard_elems * 2)) <
+        (rc = copy_span(e, hl_own_params(u, HL_TRAIN16), src16, u->own[HL_TRAIN16].elems * 2)) <
             0 ||
-        (rc = copy_span(e, u->rest_params[HL_TRAIN32], src32, span[HL_TRAIN32].shard_elems * 4)) <
+        (rc = copy_span(e, hl_own_params(u, HL_TRAIN32), src32, u->own[HL_TRAIN32].elems * 4)) <
             0 ||
         (rc = e->ops->event_record(e->dev, u->published, e->h2d)) < 0)
         return rc;
@@ -127,7 +126,7 @@ int hl_pump_prefetch(struct haul_engine *e)
     struct hl_param_slot *slot = NULL;
     uint32_t unit = 0;
 
-    if (e->nframes == 0)
+    if (e->nframes == 0 || hl_fetches_in_turn(e))
         return 0;
     hl_spin_lock(&e->lock);
     int f = choose(e, &unit);

@@ -114,8 +114,10 @@ static void forget_copies(struct haul_engine *e)
 
 int hl_engine_quiesce(struct haul_engine *e)
 {
-    int rc = haul_engine_sync(e);
+    int rc = hl_turns_drain(e);
 
+    if (rc == 0)
+        rc = haul_engine_sync(e);
     if (rc < 0)
         return rc;
     if (e->nheld)
@@ -134,6 +136,10 @@ int hl_engine_quiesce(struct haul_engine *e)
         hl_gate_sleep(&e->gate, seen);
     }
     rc = e->ops->stream_sync(e->dev, e->h2d);
+    if (rc == 0 && e->comm)
+        rc = e->ops->stream_sync(e->dev, e->comm_stream);
+    if (rc == 0 && e->comm)
+        rc = e->ops->stream_sync(e->dev, e->d2h);
     forget_copies(e);
     return rc;
 }

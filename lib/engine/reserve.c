@@ -108,10 +108,10 @@ struct arenas {
 
 static void cut_record(struct haul_unit *u, unsigned s, struct arena *records)
 {
-    uint64_t n = u->layout.span[s].shard_elems;
+    uint64_t n = u->own[s].elems;
     uint64_t master = hl_record_master_bytes(u, s);
 
-    u->record[s].master = master ? cut(records, n * master) : u->rest_params[s];
+    u->record[s].master = master ? cut(records, n * master) : hl_own_params(u, s);
     u->record[s].m = cut(records, n * 4);
     u->record[s].v = cut(records, n * 4);
 }
@@ -121,19 +121,19 @@ static void cut_unit(struct haul_unit *u, struct arenas *a)
     enum haul_tier ptier = hl_unit_params_on_host(u) ? HAUL_TIER_HOST : HAUL_TIER_DEVICE;
     enum haul_tier rtier = hl_unit_records_on_device(u) ? HAUL_TIER_DEVICE : HAUL_TIER_HOST;
 
-    u->resident = ptier == HAUL_TIER_DEVICE ? a->params[ptier].at : NULL;
+    u->resident = hl_unit_windowed(u) ? NULL : a->params[ptier].at;
     for (unsigned s = 0; s < HL_NSPANS && !u->param_paged; s++)
-        u->rest_params[s] =
-            cut(&a->params[ptier], u->layout.span[s].shard_elems * hl_span_param_bytes(s));
+        u->rest_params[s] = cut(&a->params[ptier], u->rest[s].elems * hl_span_param_bytes(s));
     for (unsigned s = 0; s < HL_NTRAIN; s++) {
-        uint64_t n = u->layout.span[s].shard_elems;
-        u->rest_grads[s] =
-            cut(&a->grads[rtier], n * hl_plan_dtype_bytes(hl_rest_dtype(u->engine, s)));
+        uint64_t n = hl_grad_rest_elems(u, s),
+                 each = hl_plan_dtype_bytes(hl_rest_dtype(u->engine, s));
+        char *grads = cut(&a->grads[rtier], n * each);
+        u->rest_grads[s] = n > u->own[s].elems ? grads + u->own[s].first * each : grads;
         if (!u->record_paged)
             cut_record(u, s, &a->records[rtier]);
     }
     if (u->offload == HAUL_OFFLOAD_OPTIMIZER && u->engine->opts.master == HAUL_MASTER_SPLIT)
-        u->hi = cut(&a->hi, u->layout.span[HL_TRAIN16].shard_elems * 2);
+        u->hi = cut(&a->hi, u->own[HL_TRAIN16].elems * 2);
 }
 
 static int reserve_state(struct haul_engine *e)
@@ -204,7 +204,8 @@ static int reserve_frames(struct haul_engine *e)
     for (uint32_t i = 0; i < e->nframes; i++) {
         e->frame[i].unit = -1;
         e->wframe[i].mem = cut(&window, e->window_bytes);
-        if ((rc = open_events(e, &e->wframe[i].loaded, &e->wframe[i].released)) < 0)
+        if ((rc = open_events(e, &e->wframe[i].loaded, &e->wframe[i].released)) < 0 ||
+            (rc = open_events(e, &e->wframe[i].saved, NULL)) < 0)
             return rc;
     }
     return 0;
@@ -225,6 +226,34 @@ static int reserve_grad_buffers(struct haul_engine *e)
         struct hl_grad_buffer *b = &e->grad_buffer[i];
         b->mem = cut(&bufs, e->grad_buffer_bytes);
         if ((rc = open_events(e, &b->ready, &b->drained)) < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* Between the ranks: what travels and is summed, and the turns that wait for the pump. */
+static int reserve_sums(struct haul_engine *e)
+{
+    struct arena sums = {0};
+    /* a step has a fetch or gather and a reduce for every visit of every pass */
+    uint64_t n = 4ull * e->nvisits * e->opts.passes + e->nunits + 4ull * e->opts.window + 16;
+    int rc;
+
+    if (!e->comm)
+        return 0;
+    if (n > UINT32_MAX)
+        return hl_fail(-EOVERFLOW, "engine: %u visits, reduced opts.passes %u times; lower it",
+                       e->nvisits, e->opts.passes);
+    e->turns.nring = (uint32_t)n;
+    if ((rc = take_device(e, e->scratch_bytes + 2 * e->reduced_bytes, &sums)) < 0 ||
+        (rc = hl_sys_alloc_array(n, sizeof *e->turns.ring, (void **)&e->turns.ring)) < 0 ||
+        (rc = hl_sys_alloc_array(HL_AGREED_UNITS + (uint64_t)e->nunits, sizeof *e->agreed,
+                                 (void **)&e->agreed)) < 0)
+        return rc;
+    e->scratch = cut(&sums, e->scratch_bytes);
+    for (unsigned i = 0; i < 2; i++) {
+        e->reduced[i].mem = cut(&sums, e->reduced_bytes);
+        if ((rc = open_events(e, &e->reduced[i].reduced, &e->reduced[i].copied)) < 0)
             return rc;
     }
     return 0;
@@ -302,6 +331,8 @@ static int open_streams(struct haul_engine *e)
         rc = e->ops->stream_open(e->dev, 0, &e->d2h);
     if (rc == 0)
         rc = e->ops->stream_open(e->dev, 0, &e->update_stream);
+    if (rc == 0 && e->comm)
+        rc = e->ops->stream_open(e->dev, 0, &e->comm_stream);
     return rc;
 }
 
@@ -311,9 +342,10 @@ int hl_engine_reserve(struct haul_engine *e)
 
     if ((rc = open_streams(e)) < 0 || (rc = open_pool(e)) < 0 || (rc = reserve_state(e)) < 0 ||
         (rc = reserve_partials(e)) < 0 || (rc = reserve_frames(e)) < 0 ||
-        (rc = reserve_grad_buffers(e)) < 0 || (rc = reserve_slots(e)) < 0 ||
-        (rc = reserve_unit_events(e)) < 0 || (rc = reserve_samples(e)) < 0 ||
-        (rc = reserve_jobs(e)) < 0 || (rc = hl_paging_open(e)) < 0 || (rc = hl_stash_open(e)) < 0 ||
+        (rc = reserve_grad_buffers(e)) < 0 || (rc = reserve_sums(e)) < 0 ||
+        (rc = reserve_slots(e)) < 0 || (rc = reserve_unit_events(e)) < 0 ||
+        (rc = reserve_samples(e)) < 0 || (rc = reserve_jobs(e)) < 0 ||
+        (rc = hl_paging_open(e)) < 0 || (rc = hl_stash_open(e)) < 0 ||
         (rc = hl_trace_open(e)) < 0 || (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
         hl_engine_unreserve(e);
     return rc;
@@ -338,6 +370,11 @@ static void close_events(struct haul_engine *e)
     for (uint32_t i = 0; e->wframe && i < e->nframes; i++) {
         close_event(e, &e->wframe[i].loaded);
         close_event(e, &e->wframe[i].released);
+        close_event(e, &e->wframe[i].saved);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        close_event(e, &e->reduced[i].reduced);
+        close_event(e, &e->reduced[i].copied);
     }
     for (uint32_t i = 0; e->grad_buffer && i < e->ngrad_buffers; i++) {
         close_event(e, &e->grad_buffer[i].ready);
@@ -365,6 +402,7 @@ void hl_engine_unreserve(struct haul_engine *e)
     close_stream(e, &e->h2d);
     close_stream(e, &e->d2h);
     close_stream(e, &e->update_stream);
+    close_stream(e, &e->comm_stream);
     close_events(e);
     FREE_ARRAY(e->frame);
     FREE_ARRAY(e->wframe);
@@ -373,6 +411,8 @@ void hl_engine_unreserve(struct haul_engine *e)
     FREE_ARRAY(e->slot);
     FREE_ARRAY(e->samples);
     FREE_ARRAY(e->jobs.ring);
+    FREE_ARRAY(e->turns.ring);
+    FREE_ARRAY(e->agreed);
     FREE_ARRAY(e->group_step);
     hl_paging_close(e);
     hl_stash_close(e);

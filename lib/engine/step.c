@@ -5,7 +5,14 @@
 #include "clock.h"
 #include "engine_state.h"
 
-/* What the gradients of a step amount to. */
+/* The gradients of a step, over all ranks. */
+struct gradients {
+    double sumsq;
+    int finite;
+    int stop; /* somebody asks to end */
+};
+
+/* What they amount to. */
 struct verdict {
     double norm; /* after grad_scale */
     double clip;
@@ -54,9 +61,12 @@ static int wait_for_gradients(struct haul_engine *e)
     for (uint32_t i = 0; i < e->nunits; i++) {
         struct haul_unit *u = e->units[i];
         if (u->nreduced && u->nreduced < e->opts.passes)
-            hl_jobs_put(e, (struct hl_job){HL_JOB_NORM, u, -1, 0, 1});
+            hl_jobs_put(e,
+                        (struct hl_job){.kind = HL_JOB_NORM, .unit = u, .landing = -1, .last = 1});
     }
-    rc = hl_jobs_drain(e);
+    rc = hl_turns_drain(e);
+    if (rc == 0)
+        rc = hl_jobs_drain(e);
     if (rc < 0 || !e->last_ready)
         return rc;
     rc = e->ops->event_time_ns(e->dev, e->last_ready, &computed);
@@ -66,19 +76,71 @@ static int wait_for_gradients(struct haul_engine *e)
     return rc;
 }
 
-/* Over the sums in unit order. A norm that is not finite though all elements are (their squares
- * overflow) skips the step too: no factor could clip it. */
-static struct verdict decide(const struct haul_engine *e, const struct haul_step *s, double scale)
+/* Sums in unit order, of units that have a gradient. */
+static void sum_units(const struct haul_engine *e, struct gradients *g)
 {
-    struct verdict v = {.clip = 1};
-    double sum = 0;
-    int finite = 1;
-
+    g->sumsq = 0;
+    g->finite = 1;
     for (uint32_t i = 0; i < e->nunits; i++)
         if (e->units[i]->nreduced) {
-            sum += e->units[i]->sumsq;
-            finite &= e->units[i]->finite;
+            g->sumsq += e->units[i]->sumsq;
+            g->finite &= e->units[i]->finite;
         }
+}
+
+/* A unit for which every rank added zeros has had no gradient. */
+static int agree_on_units(struct haul_engine *e, const uint64_t *had_grad)
+{
+    for (uint32_t i = 0; i < e->nunits; i++) {
+        struct haul_unit *u = e->units[i];
+        if (had_grad[i] && !u->nreduced)
+            return hl_fail(HAUL_E_STATE,
+                           "step: another rank reduced unit %s, which this one neither reduced nor "
+                           "visited; all ranks must acquire the same units",
+                           u->name);
+        if (!had_grad[i])
+            u->nreduced = 0;
+    }
+    return 0;
+}
+
+/* One word, all-reduced: which units have gradients, whether all are finite, whether to stop; then the sum
+ * in rank order (R1). No rank acts alone. */
+static int agree(struct haul_engine *e, struct gradients *g)
+{
+    uint64_t *word = e->agreed;
+    int rc;
+
+    sum_units(e, g);
+    if (!e->comm)
+        return 0;
+    word[0] = !g->finite;
+    word[1] = g->stop != 0;
+    for (uint32_t i = 0; i < e->nunits; i++)
+        word[HL_AGREED_UNITS + i] = e->units[i]->had_grad;
+    if ((rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_MAX_U64, word,
+                                 HL_AGREED_UNITS + e->nunits)) < 0 ||
+        (rc = agree_on_units(e, word + HL_AGREED_UNITS)) < 0) {
+        hl_engine_fail(e, rc);
+        return rc;
+    }
+    g->stop = word[1] != 0;
+    sum_units(e, g);
+    g->finite = word[0] == 0;
+    rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_SUM_F64, &g->sumsq, 1);
+    if (rc < 0)
+        hl_engine_fail(e, rc);
+    return rc;
+}
+
+/* A norm that is not finite though all elements are (their squares
+ * overflow) skips the step too: no factor could clip it. */
+static struct verdict decide(const struct gradients *g, const struct haul_step *s, double scale)
+{
+    struct verdict v = {.clip = 1};
+    double sum = g->sumsq;
+    int finite = g->finite;
+
     v.norm = finite ? sqrt(sum) * fabs(scale) : INFINITY;
     v.skip = !isfinite(v.norm);
     if (v.skip)
@@ -91,7 +153,11 @@ static struct verdict decide(const struct haul_engine *e, const struct haul_step
 /* Window frames of updated units hold old parameters from here on. */
 static void drop_stale_frames(struct haul_engine *e)
 {
+    bool meet = e->comm && (e->opts.stage == 1 || e->opts.stage == 2);
+
     hl_spin_lock(&e->lock);
+    for (uint32_t i = 0; meet && i < e->nunits; i++)
+        e->units[i]->apart |= e->units[i]->nreduced != 0;
     for (uint32_t i = 0; i < e->nframes; i++) {
         if (e->frame[i].unit < 0 || !e->units[e->frame[i].unit]->nreduced)
             continue;
@@ -129,8 +195,10 @@ static void queue_updates(struct haul_engine *e, const struct haul_step *s, doub
 
 static void begin_next(struct haul_engine *e)
 {
-    for (uint32_t i = 0; i < e->nunits; i++)
+    for (uint32_t i = 0; i < e->nunits; i++) {
         e->units[i]->nreduced = 0;
+        e->units[i]->had_grad = false;
+    }
     e->nsteps++;
     hl_spin_lock(&e->lock);
     e->pos = 0;
@@ -172,7 +240,10 @@ int haul_engine_step(struct haul_engine *e, const struct haul_step *step,
         (rc = wait_for_gradients(e)) < 0 || (rc = hl_samples_settle(e)) < 0)
         return rc;
     double scale = (step->grad_scale == 0 ? 1 : step->grad_scale) / e->loss_scale;
-    struct verdict v = decide(e, step, scale);
+    struct gradients g = {.stop = step->stop != 0};
+    if ((rc = agree(e, &g)) < 0)
+        return rc;
+    struct verdict v = decide(&g, step, scale);
     if (!v.skip)
         queue_updates(e, step, scale * v.clip);
     hl_loss_scale_step(e, v.skip);
@@ -184,7 +255,8 @@ int haul_engine_step(struct haul_engine *e, const struct haul_step *step,
                                        .step = e->nsteps,
                                        .grad_norm = v.norm,
                                        .clip = v.clip,
-                                       .skipped = v.skip};
+                                       .skipped = v.skip,
+                                       .stop = g.stop};
         hl_report_fill(e, report);
     }
     hl_report_rebase(e);

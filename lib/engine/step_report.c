@@ -127,6 +127,8 @@ static void read_counters(struct haul_engine *e, struct haul_lane_report lane[HA
     }
     lane[HAUL_LANE_OPTIM].busy_ns = atomic_load(&e->optim_busy_ns);
     lane[HAUL_LANE_OPTIM].bytes = atomic_load(&e->optim_bytes);
+    lane[HAUL_LANE_COMM].bytes = e->comm_counts[HAUL_COMM_ALL_GATHER].sent_bytes +
+                                 e->comm_counts[HAUL_COMM_REDUCE_SCATTER].sent_bytes;
     read_store_counters(e, lane);
     for (unsigned i = 0; i < HAUL_NLANES; i++)
         lane[i].exposed_ns = e->exposed_ns[i];

@@ -1,12 +1,12 @@
 /*
- * unit_calls.c: acquire, release, grad and reduce, on the trainer's thread.
+ * unit_calls.c: acquire, release and passes, on the trainer's thread.
  *
  * Hot path: nothing here allocates or logs, and nothing waits for queued device work (R5). What may be
- * waited for: the unit's update and the submission of its copy (acquire), a free landing slot (grad).
+ * waited for: the unit's update and the submission of its copy (acquire).
  */
 #include "engine_state.h"
 
-static int check_built(struct haul_engine *e)
+int hl_check_built(struct haul_engine *e)
 {
     if (!e->built)
         return hl_fail(HAUL_E_STATE, "engine: not built; call haul_engine_build() first");
@@ -15,21 +15,21 @@ static int check_built(struct haul_engine *e)
 
 /* ---- waits, and how long compute stood still for them ---- */
 
-static void begin_sample(struct haul_engine *e, void *stream, enum haul_lane host_lane,
-                         struct hl_sample **sample)
+void hl_begin_sample(struct haul_engine *e, void *stream, enum haul_lane host_lane,
+                     struct hl_sample **sample)
 {
     if (!*sample)
         *sample = hl_sample_begin(e, stream, host_lane);
 }
 
 /* The stream waits for ev; sampled unless it has happened already and nothing else was waited for. */
-static int wait_in_stream(struct haul_engine *e, void *stream, struct hl_event *ev,
-                          enum haul_lane lane, struct hl_sample *sample)
+int hl_wait_in_stream(struct haul_engine *e, void *stream, struct hl_event *ev, enum haul_lane lane,
+                      struct hl_sample *sample)
 {
     int rc = e->ops->event_query(e->dev, ev);
 
     if (rc == 0) {
-        begin_sample(e, stream, lane, &sample);
+        hl_begin_sample(e, stream, lane, &sample);
         rc = e->ops->stream_wait(e->dev, stream, ev);
     }
     if (rc < 0)
@@ -88,7 +88,7 @@ static int pin_frame(struct haul_unit *u, void *stream, struct hl_sample **sampl
         hl_spin_unlock(&e->lock);
         if (f >= 0)
             return f;
-        begin_sample(e, stream, u->param_paged ? HAUL_LANE_IO_READ : HAUL_LANE_H2D, sample);
+        hl_begin_sample(e, stream, u->param_paged ? HAUL_LANE_IO_READ : HAUL_LANE_H2D, sample);
         if (ask)
             hl_gate_wake(&e->gate);
         else
@@ -96,20 +96,47 @@ static int pin_frame(struct haul_unit *u, void *stream, struct hl_sample **sampl
     }
 }
 
-static void follow_order(struct haul_engine *e, const struct haul_unit *u)
+static void follow_order(struct haul_engine *e, struct haul_unit *u)
 {
     int missed;
 
     hl_spin_lock(&e->lock);
     e->pos = hl_order_follow(&e->order, u->index, e->pos, &missed);
+    u->acquired_at =
+        e->pos && hl_order_unit(&e->order, e->pos - 1) == u->index ? e->pos - 1 : HL_NEVER;
     hl_spin_unlock(&e->lock);
     e->order_misses += (uint64_t)missed;
     e->acquired_elems += u->layout.elems;
 }
 
+/* Turn by turn: wait until the pump has taken the unit's. */
+static int wait_for_turn(struct haul_unit *u, void *stream, struct hl_sample **sample)
+{
+    struct haul_engine *e = u->engine;
+
+    for (;;) {
+        uint32_t seen = hl_gate_look(&e->gate);
+        int rc = hl_engine_check(e), f = -1;
+        if (rc < 0)
+            return rc;
+        hl_spin_lock(&e->lock);
+        bool here = !u->gathering;
+        if (hl_unit_windowed(u)) {
+            f = find_frame(e, u->index);
+            here = f >= 0;
+        }
+        hl_spin_unlock(&e->lock);
+        if (here)
+            return f;
+        hl_begin_sample(e, stream, u->param_paged ? HAUL_LANE_IO_READ : HAUL_LANE_COMM, sample);
+        hl_gate_sleep(&e->gate, seen);
+    }
+}
+
 static int acquire_first(struct haul_unit *u, void *stream)
 {
     struct haul_engine *e = u->engine;
+    bool in_turn = hl_fetches_in_turn(e);
     struct hl_sample *sample = NULL;
     struct hl_event *ready = u->published;
     int rc;
@@ -119,18 +146,28 @@ static int acquire_first(struct haul_unit *u, void *stream)
                        "unit %s: %u units are held already; release one, or raise max_held",
                        u->name, e->nheld);
     follow_order(e, u);
+    if (in_turn && (rc = hl_turns_fetch(e, u)) < 0)
+        return rc;
     if (update_pending(u)) {
-        begin_sample(e, stream, HAUL_LANE_OPTIM, &sample);
+        hl_begin_sample(e, stream, HAUL_LANE_OPTIM, &sample);
         if ((rc = wait_for_update(u)) < 0)
             return rc;
     }
-    if (!u->resident) {
-        if ((rc = pin_frame(u, stream, &sample)) < 0)
+    if (!u->resident || in_turn) {
+        rc = in_turn ? wait_for_turn(u, stream, &sample) : pin_frame(u, stream, &sample);
+        if (rc < 0 && !u->resident)
             return rc;
-        u->frame = rc;
-        ready = e->wframe[rc].loaded;
+        if ((rc = hl_engine_check(e)) < 0)
+            return rc;
     }
-    if ((rc = wait_in_stream(e, stream, ready, HAUL_LANE_H2D, sample)) < 0)
+    if (!u->resident) {
+        hl_spin_lock(&e->lock);
+        u->frame = find_frame(e, u->index);
+        hl_spin_unlock(&e->lock);
+        ready = e->wframe[u->frame].loaded;
+    }
+    if ((rc = hl_wait_in_stream(e, stream, ready, in_turn ? HAUL_LANE_COMM : HAUL_LANE_H2D,
+                                sample)) < 0)
         return rc;
     e->nheld++;
     return 0;
@@ -144,7 +181,7 @@ int haul_unit_acquire(struct haul_unit *u, void *stream, struct haul_view *view)
         (rc = hl_need("haul_unit_acquire", "view", view)) < 0)
         return rc;
     struct haul_engine *e = u->engine;
-    rc = check_built(e);
+    rc = hl_check_built(e);
     if (rc == 0 && u->held == 0)
         rc = acquire_first(u, stream);
     if (rc < 0)
@@ -163,7 +200,7 @@ int haul_unit_release(struct haul_unit *u, void *stream)
     if ((rc = hl_need("haul_unit_release", "unit", u)) < 0)
         return rc;
     struct haul_engine *e = u->engine;
-    rc = check_built(e);
+    rc = hl_check_built(e);
     if (rc < 0)
         return rc;
     if (u->held == 0)
@@ -187,217 +224,7 @@ int haul_unit_release(struct haul_unit *u, void *stream)
     u->frame = -1;
     u->held = 0;
     e->nheld--;
-    return 0;
-}
-
-/* ---- grad ---- */
-
-static int check_grad(const struct haul_unit *u)
-{
-    const struct haul_engine *e = u->engine;
-
-    if (u->held == 0)
-        return hl_fail(HAUL_E_STATE, "unit %s: acquire it before asking for its gradient", u->name);
-    if (e->order.eval)
-        return hl_fail(HAUL_E_STATE, "unit %s: no gradients in an evaluation pass", u->name);
-    if (u->grad_buffer >= 0)
-        return 0;
-    if (u->nreduced >= e->opts.passes)
-        return hl_fail(HAUL_E_STATE,
-                       "unit %s: reduced %u times in this step already; opts.passes says how often",
-                       u->name, u->nreduced);
-    if (e->nopen >= e->ngrad_buffers)
-        return hl_fail(HAUL_E_STATE,
-                       "unit %s: all %u gradient buffers are open; reduce a unit first", u->name,
-                       e->ngrad_buffers);
-    return 0;
-}
-
-/* The closed buffer that was reduced longest ago. */
-static int choose_grad_buffer(const struct haul_engine *e)
-{
-    int best = -1;
-
-    for (uint32_t i = 0; i < e->ngrad_buffers; i++)
-        if (!e->grad_buffer[i].open &&
-            (best < 0 || e->grad_buffer[i].reduced_at < e->grad_buffer[best].reduced_at))
-            best = (int)i;
-    return best;
-}
-
-static int take_landing(struct haul_engine *e, const struct haul_unit *u, int *out)
-{
-    *out = -1;
-    while (e->nlandings && !hl_unit_records_on_device(u)) {
-        uint32_t seen = hl_gate_look(&e->gate);
-        int rc = hl_engine_check(e);
-        if (rc < 0)
-            return rc;
-        for (uint32_t i = 0; i < e->nlandings; i++)
-            if (!atomic_load(&e->landing[i].busy)) {
-                atomic_store(&e->landing[i].busy, 1);
-                *out = (int)i;
-                return 0;
-            }
-        hl_gate_sleep(&e->gate, seen);
-    }
-    return 0;
-}
-
-static int open_grad(struct haul_unit *u, void *stream)
-{
-    struct haul_engine *e = u->engine;
-    int b = choose_grad_buffer(e);
-    struct hl_grad_buffer *buf = &e->grad_buffer[b];
-    struct hl_sample *sample = NULL;
-    uint64_t bytes = hl_grad_span_offset(u, HL_TRAIN32) + u->layout.span[HL_TRAIN32].elems * 4;
-    int rc;
-
-    if (e->nlandings)
-        begin_sample(e, stream, HAUL_LANE_D2H, &sample);
-    if ((rc = take_landing(e, u, &u->landing)) < 0 ||
-        (rc = wait_in_stream(e, stream, buf->drained, HAUL_LANE_D2H, sample)) < 0)
-        return rc;
-    if (bytes && (rc = e->ops->fill(e->dev, buf->mem, 0, bytes, stream)) < 0)
-        return rc;
-    buf->open = 1;
-    u->grad_buffer = b;
-    e->nopen++;
-    return 0;
-}
-
-int haul_unit_grad(struct haul_unit *u, void *stream, struct haul_view *view)
-{
-    int rc;
-
-    if ((rc = hl_need("haul_unit_grad", "unit", u)) < 0 ||
-        (rc = hl_need("haul_unit_grad", "view", view)) < 0)
-        return rc;
-    struct haul_engine *e = u->engine;
-    rc = check_built(e);
-    if (rc == 0)
-        rc = check_grad(u);
-    if (rc == 0 && u->grad_buffer < 0)
-        rc = open_grad(u, stream);
-    if (rc < 0)
-        return rc;
-    view->base = e->grad_buffer[u->grad_buffer].mem;
-    view->offset_bytes = u->grad_offset;
-    view->ntensors = u->ntensors;
-    return 0;
-}
-
-/* ---- reduce ---- */
-
-int hl_unit_queue_norm(struct haul_unit *u)
-{
-    struct haul_engine *e = u->engine;
-    float *partial = u->partials_device;
-    uint64_t nblocks = 0;
-    int rc = 0;
-
-    for (unsigned s = 0; rc == 0 && s < HL_NTRAIN; s++) {
-        uint64_t n = u->layout.span[s].shard_elems;
-        if (n == 0)
-            continue;
-        rc = e->ops->sumsq(e->dev, partial + nblocks, u->rest_grads[s], hl_rest_dtype(e, s), n,
-                           e->d2h);
-        nblocks += hl_norm_blocks(u, s);
-    }
-    if (rc == 0 && nblocks)
-        rc = e->ops->copy_d2h(e->dev, u->partials_host, partial, nblocks * sizeof(float), e->d2h);
-    return rc < 0 ? rc : e->ops->event_record(e->dev, u->landed, e->d2h);
-}
-
-/* From the trainer's buffer to where the gradient rests on the device. */
-static int rest_on_device(struct haul_unit *u, unsigned s, const char *src,
-                          enum haul_dtype src_dtype)
-{
-    struct haul_engine *e = u->engine;
-    enum haul_dtype travel = hl_travel_dtype(e, s);
-    uint64_t n = u->layout.span[s].elems;
-    int rc = 0;
-
-    if (e->opts.passes == 1 && src_dtype != travel)
-        return e->ops->convert(e->dev, u->rest_grads[s], travel, src, src_dtype, n, e->d2h);
-    if (e->opts.passes == 1)
-        return e->ops->copy_d2d(e->dev, u->rest_grads[s], src, n * hl_plan_dtype_bytes(travel),
-                                e->d2h);
-    if (src_dtype != travel) {
-        rc = e->ops->convert(e->dev, e->staging, travel, src, src_dtype, n, e->d2h);
-        src = e->staging;
-    }
-    return rc < 0 ? rc
-                  : e->ops->accumulate(e->dev, (float *)u->rest_grads[s], src, travel, n,
-                                       u->nreduced == 0, e->d2h);
-}
-
-/* From the trainer's buffer to where the gradient lands in host memory. */
-static int land_in_host(struct haul_unit *u, unsigned s, const char *src, enum haul_dtype src_dtype)
-{
-    struct haul_engine *e = u->engine;
-    enum haul_dtype travel = hl_travel_dtype(e, s);
-    uint64_t n = u->layout.span[s].elems;
-    char *dst = u->landing < 0 ? u->rest_grads[s]
-                               : e->landing[u->landing].mem + hl_travel_span_offset(u, s);
-
-    if (src_dtype != travel) {
-        int rc = e->ops->convert(e->dev, e->staging, travel, src, src_dtype, n, e->d2h);
-        if (rc < 0)
-            return rc;
-        src = e->staging;
-    }
-    return e->ops->copy_d2h(e->dev, dst, src, n * hl_plan_dtype_bytes(travel), e->d2h);
-}
-
-static int queue_reduce(struct haul_unit *u, struct hl_grad_buffer *buf, bool last)
-{
-    struct haul_engine *e = u->engine;
-    bool on_device = hl_unit_records_on_device(u);
-    int rc = e->ops->stream_wait(e->dev, e->d2h, buf->ready);
-
-    for (unsigned s = 0; rc == 0 && s < HL_NTRAIN; s++) {
-        enum haul_dtype dtype = s == HL_TRAIN16 ? u->buffer_dtype : HAUL_FP32;
-        const char *src = buf->mem + hl_grad_span_offset(u, s);
-        if (u->layout.span[s].elems == 0)
-            continue;
-        rc = on_device ? rest_on_device(u, s, src, dtype) : land_in_host(u, s, src, dtype);
-    }
-    if (rc == 0)
-        rc = e->ops->event_record(e->dev, buf->drained, e->d2h);
-    if (rc < 0)
-        return rc;
-    if (on_device && last)
-        return hl_unit_queue_norm(u);
-    return e->ops->event_record(e->dev, u->landing < 0 ? u->landed : e->landing[u->landing].landed,
-                                e->d2h);
-}
-
-int haul_unit_reduce(struct haul_unit *u, void *stream)
-{
-    int rc;
-
-    if ((rc = hl_need("haul_unit_reduce", "unit", u)) < 0)
-        return rc;
-    struct haul_engine *e = u->engine;
-    rc = check_built(e);
-    if (rc < 0)
-        return rc;
-    if (u->grad_buffer < 0)
-        return hl_fail(HAUL_E_STATE, "unit %s: reduce without haul_unit_grad() before it", u->name);
-    struct hl_grad_buffer *buf = &e->grad_buffer[u->grad_buffer];
-    bool last = u->nreduced + 1 == e->opts.passes;
-    if ((rc = e->ops->event_record(e->dev, buf->ready, stream)) < 0 ||
-        (rc = queue_reduce(u, buf, last)) < 0)
-        return rc;
-    hl_jobs_put(e, (struct hl_job){HL_JOB_LAND, u, u->landing, u->nreduced == 0, last});
-    buf->open = 0;
-    buf->reduced_at = ++e->nreduces;
-    e->last_ready = buf->ready;
-    e->nopen--;
-    u->grad_buffer = u->landing = -1;
-    u->nreduced++;
-    return 0;
+    return e->comm ? hl_unit_settle_grad(u) : 0;
 }
 
 /* ---- passes ---- */
@@ -407,7 +234,7 @@ int haul_engine_pass(struct haul_engine *e, enum haul_pass pass)
     uint32_t npasses = 0;
     int rc;
 
-    if ((rc = hl_need("haul_engine_pass", "engine", e)) < 0 || (rc = check_built(e)) < 0)
+    if ((rc = hl_need("haul_engine_pass", "engine", e)) < 0 || (rc = hl_check_built(e)) < 0)
         return rc;
     if (pass != HAUL_PASS_TRAIN && pass != HAUL_PASS_EVAL)
         return hl_fail(-EINVAL, "haul_engine_pass: pass %d is neither train nor eval", (int)pass);
