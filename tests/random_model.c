@@ -113,6 +113,20 @@ static int is_left_out(const struct random_shape *sh, uint32_t u, unsigned step)
     return sh->leave_out && step % sh->leave_out == 0 && u == (sh->seed + step) % sh->nunits;
 }
 
+static unsigned nranks(const struct random_shape *sh)
+{
+    return sh->nranks ? sh->nranks : 1;
+}
+
+/* By all ranks, or by this one alone. */
+static int leaves_out(const struct random_shape *sh, uint32_t u, unsigned step, unsigned rank)
+{
+    if (is_left_out(sh, u, step))
+        return 1;
+    return nranks(sh) > 1 && sh->leave_out && step % sh->leave_out &&
+           u == (sh->seed + step) % sh->nunits && rank == step % nranks(sh);
+}
+
 /* ---- the model's functions, the same for engine and twin ---- */
 
 static uint64_t hash(uint64_t x)
@@ -206,8 +220,9 @@ static void backward(void *arg)
         if (!g)
             continue;
         for (uint64_t i = 0; i < x->elems; i++)
-            add(g, wide, i, gradient(load(w, x->fp32, i), i, k->step, k->pass));
-        if (k->step == sh->inf_step && x->elems)
+            add(g, wide, i,
+                gradient(load(w, x->fp32, i), i, k->step, k->pass * nranks(sh) + k->run->rank));
+        if (k->step == sh->inf_step && x->elems && k->run->rank == nranks(sh) - 1)
             add(g, wide, 0, INFINITY);
     }
 }
@@ -264,6 +279,8 @@ static int engine_open(struct random_run *r, const struct random_place *pl)
 
     haul_engine_opts_init(&o);
     o.device = r->dev;
+    o.stage = pl->world ? pl->stage : 3;
+    o.comm = r->comm;
     o.offload = pl->offload;
     o.master = pl->master;
     o.grad_dtype = r->shape->grad_dtype;
@@ -288,6 +305,15 @@ static int engine_open(struct random_run *r, const struct random_place *pl)
     return haul_engine_open(&o, &r->engine);
 }
 
+static int comm_open(struct random_run *r, const struct random_place *pl)
+{
+    r->rank = pl->rank;
+    if (pl->world)
+        r->comm =
+            thread_comm_open(pl->world, pl->rank, r->dev, pl->timeout_s > 0 ? pl->timeout_s : 30);
+    return 0;
+}
+
 /* Device, stream, engine and units; not built. */
 static int describe(struct random_run *r, const struct random_shape *shape,
                     const struct random_place *place)
@@ -301,7 +327,7 @@ static int describe(struct random_run *r, const struct random_shape *shape,
     haul_device_host_opts_init(&d);
     d.jitter_seed = place->jitter_seed;
     if ((rc = haul_device_host_open(&d, &r->dev)) < 0 ||
-        (rc = haul_device_stream_open(r->dev, &r->stream)) < 0 ||
+        (rc = haul_device_stream_open(r->dev, &r->stream)) < 0 || (rc = comm_open(r, place)) < 0 ||
         (rc = engine_open(r, place)) < 0 || (rc = add_units(r)) < 0)
         (void)random_close(r);
     return rc;
@@ -331,6 +357,7 @@ int random_close(struct random_run *r)
         haul_device_free(r->dev, r->stash_buffer[i]);
     if (r->stream)
         haul_device_stream_close(r->dev, r->stream);
+    haul_comm_close(r->comm);
     int rc = haul_device_close(r->dev);
     free(r->unit);
     free(r->work);
@@ -373,7 +400,7 @@ static int visit_backward(struct random_run *r, uint32_t u, unsigned pass, int m
         return rc;
     *k = (struct random_work){.run = r, .unit = u, .w = k->w, .step = r->step, .pass = pass};
     rc = take_stashed(r, k);
-    if (rc < 0 || is_left_out(r->shape, u, r->step))
+    if (rc < 0 || leaves_out(r->shape, u, r->step, r->rank))
         return rc < 0 ? rc : haul_unit_release(r->unit[u], r->stream);
     rc = haul_unit_grad(r->unit[u], r->stream, &k->g);
     if (rc == 0)
@@ -405,7 +432,7 @@ int random_step(struct random_run *r, struct haul_report *report)
     struct haul_step step = {.struct_size = sizeof step,
                              .groups = groups,
                              .clip_norm = r->shape->clip,
-                             .grad_scale = 1.0 / r->shape->passes};
+                             .grad_scale = 1.0 / (r->shape->passes * nranks(r->shape))};
     int rc = 0;
 
     r->nwork = r->depth = 0;
@@ -546,11 +573,17 @@ static void twin_gradient(struct random_twin *w, uint32_t u, uint32_t t)
 
     for (uint64_t i = 0; i < x->elems; i++)
         for (unsigned p = 0; p < sh->passes; p++) {
-            float b = 0, at_device = narrow(published, w->p[at(u, t)][i]);
-            for (unsigned k = 0; k < visits; k++)
-                b = narrow(buffer, b + gradient(at_device, x->first + i, w->step, p));
-            b = narrow(travel, b);
-            grad[i] = p ? grad[i] + b : b;
+            float sum = 0, at_device = narrow(published, w->p[at(u, t)][i]);
+            for (unsigned r = 0; r < nranks(sh); r++) {
+                float b = 0;
+                for (unsigned k = 0; k < visits && !leaves_out(sh, u, w->step, r); k++)
+                    b = narrow(buffer,
+                               b + gradient(at_device, x->first + i, w->step, p * nranks(sh) + r));
+                b = narrow(travel, b);
+                sum = r ? sum + b : b;
+            }
+            sum = narrow(travel, sum);
+            grad[i] = p ? grad[i] + sum : sum;
         }
 }
 
@@ -600,7 +633,7 @@ static int twin_gradients(struct random_twin *w, double *sum)
 void random_twin_step(struct random_twin *w, double clip)
 {
     const struct random_shape *sh = w->shape;
-    double sum = 0, scale = 1.0 / sh->passes;
+    double sum = 0, scale = 1.0 / (sh->passes * nranks(sh));
 
     w->step++;
     w->skipped = twin_gradients(w, &sum) && w->step == sh->inf_step;

@@ -10,6 +10,7 @@
 #define HAUL_TESTS_RANDOM_MODEL_H
 
 #include "haul/engine.h"
+#include "thread_comm.h"
 
 #define RANDOM_MAX_TENSORS 6
 #define RANDOM_GROUPS      3
@@ -37,6 +38,9 @@ struct random_shape {
     unsigned leave_out; /* every so many steps one unit gets no gradient; 0: never */
     unsigned inf_step;  /* step (1-based) whose gradients are not finite; 0: none */
     double clip;
+    /* 0: one. A step is this many micro-batches on as many ranks; with leave_out, one rank has no gradient
+     * of one unit in the steps between; only the last rank's gradients are not finite in inf_step. */
+    unsigned nranks;
 };
 
 struct random_place {
@@ -48,6 +52,10 @@ struct random_place {
     const char *nvme_dir; /* NULL: no nvme tier */
     enum haul_io_method io_method;
     uint64_t jitter_seed;
+    unsigned stage;             /* with several ranks */
+    struct thread_world *world; /* where the ranks meet; NULL: one rank */
+    unsigned rank;
+    double timeout_s; /* default 30 */
     uint64_t
         stash_bytes; /* forward stashes so much at every visit, and backward takes it back; 0: no stash */
 };
@@ -60,6 +68,8 @@ struct random_rest {
 
 struct random_run {
     const struct random_shape *shape;
+    struct haul_comm *comm;
+    unsigned rank;
     struct haul_device *dev;
     void *stream;
     struct haul_engine *engine;

@@ -438,6 +438,10 @@ struct haul_engine {
 /* Place and write the ledger. HAUL_E_PLAN when it does not fit: the ledger then says what was missing. */
 int hl_engine_plan(struct haul_engine *e);
 
+/* ---- rank_terms.c ---- */
+/* Several ranks: model and options are the same on all of them, else HAUL_E_PLAN, which names what is not. */
+int hl_ranks_agree(struct haul_engine *e);
+
 /* ---- engine.c ---- */
 int hl_engine_default_visits(struct haul_engine *e);
 

@@ -91,7 +91,7 @@ static int choose(struct haul_engine *e, uint32_t *unit)
     return -1;
 }
 
-/* slot: what the parameters come from when they are paged; else NULL. */
+/* The whole unit, which rests here. slot: what its parameters come from when they are paged; else NULL. */
 static int submit_fetch(struct haul_engine *e, struct haul_unit *u, struct hl_window_frame *w,
                         struct hl_param_slot *slot)
 {
@@ -100,7 +100,7 @@ static int submit_fetch(struct haul_engine *e, struct haul_unit *u, struct hl_wi
     for (unsigned s = 0; rc == 0 && s < HL_NSPANS; s++) {
         uint64_t at = hl_param_span_offset(u, s);
         rc = copy_span(e, w->mem + at, slot ? slot->mem + at : u->rest_params[s],
-                       u->layout.span[s].shard_elems * hl_span_param_bytes(s));
+                       u->rest[s].elems * hl_span_param_bytes(s));
     }
     if (rc == 0 && slot)
         rc = e->ops->event_record(e->dev, slot->copied, e->h2d);

@@ -1,0 +1,108 @@
+/* rank_terms.c: before anything is planned, all ranks hold what they were told against each other. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine_state.h"
+
+/* What must be the same on all ranks. Words that differ are named. */
+struct term {
+    const char *name;
+    uint64_t value;
+};
+
+/* FNV-1a, 64 bits. */
+static uint64_t mix(uint64_t h, const void *data, size_t n)
+{
+    const unsigned char *p = data;
+
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ p[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+static uint64_t mix_word(uint64_t h, uint64_t word)
+{
+    return mix(h, &word, sizeof word);
+}
+
+#define HASH_START UINT64_C(0xcbf29ce484222325)
+
+static uint64_t hash_units(const struct haul_engine *e)
+{
+    uint64_t h = HASH_START;
+
+    for (uint32_t i = 0; i < e->nunits; i++) {
+        const struct haul_unit *u = e->units[i];
+        h = mix_word(mix(h, u->name, strlen(u->name)), u->ntensors);
+        h = mix_word(h, u->buffer_dtype);
+        for (uint32_t t = 0; t < u->ntensors; t++) {
+            const struct haul_tensor *x = &u->tensors[t];
+            h = mix(h, x->name, strlen(x->name));
+            h = mix(h, x->shape, x->ndims * sizeof *x->shape);
+            h = mix_word(mix_word(mix_word(h, x->dtype), x->group), x->frozen != 0);
+        }
+    }
+    return h;
+}
+
+static uint64_t hash_optim(const struct haul_optim *o)
+{
+    uint64_t h = mix_word(HASH_START, o->kind);
+    const double d[] = {o->beta1, o->beta2, o->eps, o->momentum};
+
+    return mix_word(mix(h, d, sizeof d), (uint64_t)(o->bias_correction != 0));
+}
+
+static uint64_t is_size(uint64_t budget)
+{
+    return budget != HAUL_AUTO && budget != HAUL_UNLIMITED;
+}
+
+int hl_ranks_agree(struct haul_engine *e)
+{
+    const struct haul_engine_opts *o = &e->opts;
+    const struct term term[] = {
+        {"the number of units", e->nunits},
+        {"the number of parameters", e->elems},
+        {"the units' names, tensors, shapes, dtypes or groups", hash_units(e)},
+        {"the order of visits", mix(HASH_START, e->visits, e->nvisits * sizeof *e->visits)},
+        {"opts.stage", o->stage},
+        {"opts.offload", o->offload},
+        {"opts.master", o->master},
+        {"opts.grad_dtype", o->grad_dtype},
+        {"opts.optim", hash_optim(&o->optim)},
+        {"opts.ngroups", o->ngroups},
+        {"opts.passes", o->passes},
+        {"opts.max_held", o->max_held},
+        {"opts.window", o->window},
+        {"opts.slots", o->slots},
+        {"opts.slot_bytes", o->slot_bytes},
+        {"opts.overlap", (uint64_t)o->overlap},
+        {"opts.stash_entries", o->stash_entries},
+        {"opts.stash_entry_bytes", o->stash_entry_bytes},
+        {"opts.trainer_device_bytes", o->trainer_device_bytes},
+        {"opts.loss_scale", (uint64_t)o->loss_scale},
+        {"opts.loss_scale_window", o->loss_scale_window},
+        {"whether opts.device_mem_bytes is a size", is_size(o->device_mem_bytes)},
+        {"whether opts.nvme_dirs are given", o->nnvme_dirs != 0},
+    };
+    enum { N = sizeof term / sizeof term[0] };
+    uint64_t word[2 * N];
+    int rc;
+
+    if (!e->comm)
+        return 0;
+    for (unsigned i = 0; i < N; i++) {
+        word[i] = term[i].value;
+        word[N + i] = ~term[i].value;
+    }
+    rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_MAX_U64, word, 2 * N);
+    for (unsigned i = 0; rc == 0 && i < N; i++)
+        if (word[i] != ~word[N + i])
+            rc = hl_fail(HAUL_E_PLAN,
+                         "the ranks do not agree on %s: rank %u has %" PRIu64
+                         ", others from %" PRIu64 " to %" PRIu64
+                         "; give all ranks the same model and options",
+                         term[i].name, e->rank, term[i].value, ~word[N + i], word[i]);
+    return rc;
+}
