@@ -8,6 +8,7 @@
 
 #include "flags.h"
 #include "haul/size.h"
+#include "nearest_word.h"
 
 int hl_usage_error(const struct hl_command *cmd, const char *fmt, ...)
 {
@@ -44,55 +45,13 @@ int hl_report_error(const struct hl_command *cmd, int rc)
     }
 }
 
-#define MAX_WORD 40
-
-/* Levenshtein distance; words longer than MAX_WORD are far from everything. */
-static unsigned distance(const char *a, const char *b)
-{
-    const size_t na = strlen(a), nb = strlen(b);
-    unsigned row[MAX_WORD + 1];
-
-    if (na > MAX_WORD || nb > MAX_WORD)
-        return MAX_WORD;
-    for (size_t j = 0; j <= nb; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 1; i <= na; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= nb; j++) {
-            const unsigned above = row[j];
-            unsigned best = diagonal + (a[i - 1] != b[j - 1]);
-            if (above + 1 < best)
-                best = above + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            row[j] = best;
-            diagonal = above;
-        }
-    }
-    return row[nb];
-}
-
-const char *hl_nearest_word(const char *text, const char *const *words, uint32_t n)
-{
-    const char *best = NULL;
-    unsigned best_distance = (unsigned)strlen(text) / 2 + 1; /* further is no likeness */
-
-    for (uint32_t i = 0; i < n; i++) {
-        const unsigned d = distance(text, words[i]);
-        if (d < best_distance) {
-            best_distance = d;
-            best = words[i];
-        }
-    }
-    return best;
-}
+#define MAX_FLAG 40
 
 static int unknown_flag(const struct hl_command *cmd, const char *arg)
 {
     const char *words[64] = {"help"};
     uint32_t n = 1;
-    char name[MAX_WORD + 1];
+    char name[MAX_FLAG + 1];
     const char *nearest;
 
     for (uint32_t i = 0; i < cmd->nflags && n < 64; i++)

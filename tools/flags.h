@@ -77,7 +77,4 @@ int hl_usage_error(const struct hl_command *cmd, const char *fmt, ...) HAUL_PRIN
  * -EOVERFLOW, environment for missing permission, device or memory, else failed. */
 int hl_report_error(const struct hl_command *cmd, int rc);
 
-/* Of n words the one nearest to text, or NULL when none is near. */
-const char *hl_nearest_word(const char *text, const char *const *words, uint32_t n);
-
 #endif

@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "flags.h"
 #include "haul/error.h"
+#include "nearest_word.h"
 
 struct subcommand {
     const char *group; /* "bench" for "haul bench adam"; NULL for none */
