@@ -36,7 +36,8 @@ extern "C" {
     X(HAUL_E_STATE, -10006, "call not allowed in this state")                                      \
     X(HAUL_E_PLAN, -10007, "the plan does not fit the budgets")                                    \
     X(HAUL_E_CONFIG, -10008, "invalid configuration")                                              \
-    X(HAUL_E_ABI, -10009, "struct_size unknown to this version of the library")
+    X(HAUL_E_ABI, -10009, "struct_size unknown to this version of the library")                    \
+    X(HAUL_E_FORMAT, -10010, "a file is not what its format asks for")
 
 enum haul_error {
 #define HAUL_ERROR_ENUM(name, number, text) name = number,

@@ -48,5 +48,6 @@
 #include "haul/comm.h"
 #include "haul/plan.h"
 #include "haul/engine.h"
+#include "haul/safetensors.h"
 
 #endif
