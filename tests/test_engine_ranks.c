@@ -186,7 +186,7 @@ static void run_spot(struct run *run, unsigned stage, const struct spot *spot)
     run->paged += rank[0].peak[HAUL_TIER_NVME] > 0;
 }
 
-Test(engine_ranks, one_digest_for_every_stage_and_offload, .init = make_dir, .fini = remove_dir)
+Test(engine_ranks, one_digest_for_every_stage_and_offload)
 {
     for (uint64_t seed = 1; seed <= 12; seed++) {
         struct run run;
@@ -198,10 +198,11 @@ Test(engine_ranks, one_digest_for_every_stage_and_offload, .init = make_dir, .fi
     }
 }
 
-Test(engine_ranks, nvme_changes_no_bit_in_any_stage, .init = make_dir, .fini = remove_dir)
+Test(engine_ranks, nvme_changes_no_bit_in_any_stage)
 {
     uint64_t paged = 0;
 
+    make_dir();
     for (uint64_t seed = 20; seed < 26; seed++) {
         struct run run;
         open_run(&run, seed, 400000);
@@ -212,6 +213,7 @@ Test(engine_ranks, nvme_changes_no_bit_in_any_stage, .init = make_dir, .fini = r
         random_shape_free(&run.shape);
     }
     cr_assert_geq(paged, 40u, "only %llu runs had something on nvme", (unsigned long long)paged);
+    remove_dir();
 }
 
 /* ---- figures of the papers ---- */
@@ -425,7 +427,7 @@ Test(engine_ranks, other_models_and_options_are_refused_and_named)
     }
 }
 
-Test(engine_ranks, the_least_budget_places_for_all, .init = make_dir, .fini = remove_dir)
+Test(engine_ranks, the_least_budget_places_for_all)
 {
     static const struct spot spot = {"all", HAUL_OFFLOAD_ALL, 0, 0};
     struct random_shape shape = even_shape(2);
@@ -433,6 +435,7 @@ Test(engine_ranks, the_least_budget_places_for_all, .init = make_dir, .fini = re
     struct rank rank[MOST_RANKS];
     struct odd odd[2];
 
+    make_dir();
     run_ranks(rank, &shape, &place, &spot, NULL, "one budget");
     for (unsigned r = 0; r < 2; r++) {
         odd[r] = (struct odd){.rank = {.shape = &shape, .place = place}};
@@ -445,4 +448,5 @@ Test(engine_ranks, the_least_budget_places_for_all, .init = make_dir, .fini = re
         cr_assert_eq(odd[r].rank.rc, 0, "%s", odd[r].rank.text);
         cr_assert_eq(odd[r].rank.digest, rank[0].digest);
     }
+    remove_dir();
 }

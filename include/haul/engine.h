@@ -78,6 +78,8 @@ struct haul_engine_opts {
     struct haul_comm *comm; /* between the ranks; not owned, outlives the engine, on the same device; NULL
                                (default): one rank. All ranks make the same calls in the same order, but
                                that a rank may leave out grad and reduce of a unit: it adds zeros */
+    int plan_only;          /* 1: plan for budgets as they are given, whatever this machine has, nvme_mem_bytes
+                               without directories too; the engine has a ledger and cannot be built. 0 (default) */
 };
 
 HAUL_API

@@ -465,6 +465,9 @@ int haul_engine_build(struct haul_engine *e)
         return rc;
     if (e->built)
         return hl_fail(HAUL_E_STATE, "engine: built already");
+    if (e->opts.plan_only)
+        return hl_fail(HAUL_E_STATE,
+                       "engine: opened with plan_only; haul_engine_ledger() has the plan");
     if ((rc = hl_engine_default_visits(e)) < 0 || (rc = hl_engine_plan(e)) < 0 ||
         (rc = hl_engine_reserve(e)) < 0)
         return rc;

@@ -39,6 +39,17 @@ static bool is_set(uint64_t budget)
     return budget != HAUL_AUTO && budget != HAUL_UNLIMITED;
 }
 
+/* Planned as given, not held against this machine. */
+static bool takes_given(const struct haul_engine *e, uint64_t budget)
+{
+    return e->opts.plan_only && is_set(budget);
+}
+
+static bool has_nvme(const struct haul_engine *e)
+{
+    return e->opts.nnvme_dirs || takes_given(e, e->opts.nvme_mem_bytes);
+}
+
 static int read_device_budget(const struct haul_engine *e, uint64_t *out)
 {
     struct haul_device_mem mem = {.struct_size = sizeof mem};
@@ -66,6 +77,8 @@ static int read_host_budget(const struct haul_engine *e, struct budgets *b)
     uint64_t room = avail > emulated ? avail - emulated : 0;
     b->bytes[HAUL_TIER_HOST] =
         is_set(e->opts.host_mem_bytes) ? least(e->opts.host_mem_bytes, room) : room;
+    if (takes_given(e, e->opts.host_mem_bytes))
+        b->bytes[HAUL_TIER_HOST] = e->opts.host_mem_bytes;
     b->host_note[0] = '\0';
     if (b->bytes[HAUL_TIER_HOST] == room)
         snprintf(b->host_note, sizeof b->host_note, " (host memory: %s available by %s%s)",
@@ -90,6 +103,8 @@ static int read_nvme_budget(const struct haul_engine *e, uint64_t *out)
         free_bytes += fs.free_bytes / (e->comm ? e->comm->nlocal : 1);
     }
     *out = is_set(e->opts.nvme_mem_bytes) ? least(e->opts.nvme_mem_bytes, free_bytes) : free_bytes;
+    if (takes_given(e, e->opts.nvme_mem_bytes))
+        *out = e->opts.nvme_mem_bytes;
     return 0;
 }
 
@@ -235,11 +250,10 @@ static int place(struct haul_engine *e, struct sizes *s)
         (rc = read_nvme_budget(e, &b.bytes[HAUL_TIER_NVME])) < 0 ||
         (rc = take_least(e, &b.bytes[HAUL_TIER_NVME])) < 0)
         return rc;
-    if (e->opts.nnvme_dirs &&
-        hl_ledger_bytes(&e->ledger, HAUL_TIER_HOST) > b.bytes[HAUL_TIER_HOST] &&
+    if (has_nvme(e) && hl_ledger_bytes(&e->ledger, HAUL_TIER_HOST) > b.bytes[HAUL_TIER_HOST] &&
         (rc = place_on_nvme(e, b.bytes[HAUL_TIER_HOST], s)) < 0)
         return rc;
-    if (hl_ledger_bytes(&e->ledger, HAUL_TIER_NVME) && !e->opts.nnvme_dirs)
+    if (hl_ledger_bytes(&e->ledger, HAUL_TIER_NVME) && !has_nvme(e))
         b.bytes[HAUL_TIER_NVME] =
             0; /* a stash past its share of host memory, and nowhere to put it */
     for (enum haul_tier t = 0; t < HAUL_NTIERS; t++)
