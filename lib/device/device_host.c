@@ -114,6 +114,7 @@ int haul_device_host_open(const struct haul_device_host_opts *opts, struct haul_
         return hl_fail(rc, "no memory for the emulated device (%zu bytes)", sizeof *dev);
     dev = p;
     dev->base.ops = &host_ops;
+    dev->base.in_host_memory = 1;
     dev->kernel_threads = opts->kernel_threads ? opts->kernel_threads : haul_optim_threads(1);
     dev->jitter_seed = opts->jitter_seed;
     dev->mem.cap_bytes = opts->mem_bytes ? opts->mem_bytes : UINT64_MAX;
