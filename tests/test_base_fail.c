@@ -45,6 +45,14 @@ Test(base_fail, a_failure_keeps_its_text_until_the_next)
     cr_assert_str_eq(haul_last_error(), "from elsewhere: 100%s");
 }
 
+Test(base_fail, a_caller_says_what_failed_as_haul_does)
+{
+    cr_assert_eq(haul_error_set(HAUL_E_MPI, "rank %d of %d: %s", 2, 4, "gone"), HAUL_E_MPI);
+    cr_assert_str_eq(haul_last_error(), "rank 2 of 4: gone");
+    cr_assert_eq(haul_error_set(-EIO, "%s, again", haul_last_error()), -EIO);
+    cr_assert_str_eq(haul_last_error(), "rank 2 of 4: gone, again");
+}
+
 Test(base_fail, a_text_too_long_is_cut)
 {
     static char text[2 * HL_ERROR_TEXT_BYTES];

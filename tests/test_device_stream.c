@@ -56,6 +56,75 @@ Test(device_stream, streams_run_at_the_same_time)
     cr_assert_eq(haul_device_close(dev), 0);
 }
 
+Test(device_stream, a_call_runs_in_its_turn_and_is_counted_on_no_lane)
+{
+    struct haul_device *dev = device_plain();
+    void *s = device_stream(dev);
+    struct hl_device_lane_stats stats;
+    struct door door = {0};
+    atomic_int n = 0;
+
+    cr_assert_eq(haul_device_call(dev, s, fn_wait_door, &door), 0);
+    cr_assert_eq(haul_device_call(dev, s, fn_count, &n), 0);
+    pause_ms(2);
+    cr_assert_eq(n, 0, "ahead of what was queued first");
+    door_open(&door);
+    cr_assert_eq(haul_device_stream_sync(dev, s), 0);
+    cr_assert_eq(n, 1);
+    for (int lane = 0; lane < HL_DEVICE_NLANES; lane++) {
+        dev->ops->lane_stats(dev, (enum hl_device_lane)lane, &stats);
+        cr_assert_eq(stats.busy_ns, 0u, "lane %d", lane);
+    }
+    cr_assert_eq(haul_device_launch(dev, s, fn_count, &n), 0);
+    cr_assert_eq(haul_device_stream_sync(dev, s), 0);
+    dev->ops->lane_stats(dev, HL_DEVICE_COMPUTE, &stats);
+    cr_assert_gt(stats.busy_ns, 0u, "a launch is compute");
+
+    cr_assert_eq(haul_device_call(dev, NULL, fn_count, &n), -EINVAL);
+    cr_assert_eq(haul_device_call(dev, s, NULL, &n), -EINVAL);
+    cr_assert_eq(haul_device_call(NULL, s, fn_count, &n), -EINVAL);
+    haul_device_stream_close(dev, s);
+    cr_assert_eq(haul_device_close(dev), 0);
+}
+
+Test(device_stream, what_is_queued_behind_a_failure_is_not_called)
+{
+    struct haul_device *dev = device_plain();
+    void *s = device_stream(dev);
+    atomic_int n = 0;
+
+    hl_device_host_fail_nth(dev, 1);
+    cr_assert_eq(haul_device_call(dev, s, fn_count, &n), 0);
+    cr_assert_eq(haul_device_call(dev, s, fn_count, &n), 0);
+    cr_assert_eq(haul_device_stream_sync(dev, s), HAUL_E_DEVICE);
+    cr_assert_eq(n, 0);
+    haul_device_stream_close(dev, s);
+    cr_assert_eq(haul_device_close(dev), 0);
+}
+
+Test(device_stream, device_memory_is_used_by_calls_and_copied_inside_the_device)
+{
+    struct haul_device *dev = device_plain();
+    void *s = device_stream(dev);
+    char *mem = device_mem(dev, 64), got[4] = "", host[64];
+
+    cr_assert_eq(haul_device_in_host_memory(dev), 1);
+    cr_assert_eq(haul_device_in_host_memory(NULL), 0);
+    cr_assert_eq(haul_device_copy_h2d(dev, mem, "abc", 4, s), 0);
+    cr_assert_eq(haul_device_copy_d2d(dev, mem + 32, mem, 4, s), 0);
+    cr_assert_eq(haul_device_copy_d2d(dev, mem + 2, mem, 4, s), -EINVAL, "the ranges overlap");
+    cr_assert_eq(haul_device_copy_d2h(dev, got, mem + 32, 4, s), 0);
+    cr_assert_eq(haul_device_stream_sync(dev, s), 0);
+    cr_assert_str_eq(got, "abc");
+
+    cr_assert_eq(haul_device_host_register(dev, host, sizeof host), 0);
+    cr_assert_eq(haul_device_host_unregister(dev, host), 0);
+    cr_assert_eq(haul_device_host_register(dev, NULL, 1), -EINVAL);
+    haul_device_free(dev, mem);
+    haul_device_stream_close(dev, s);
+    cr_assert_eq(haul_device_close(dev), 0);
+}
+
 Test(device_stream, close_waits_for_what_is_queued)
 {
     struct haul_device *dev = device_plain();

@@ -160,7 +160,7 @@ static int queue(struct haul_comm *comm, const struct offer *offer, void *stream
     struct call *call = malloc(sizeof *call);
 
     *call = (struct call){(struct thread_comm *)comm, *offer};
-    int rc = haul_device_launch(comm->dev, stream, run_call, call);
+    int rc = haul_device_call(comm->dev, stream, run_call, call);
     if (rc < 0)
         free(call);
     return rc;

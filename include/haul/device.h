@@ -111,6 +111,24 @@ HAUL_API
 HAUL_MUST_USE
 int haul_device_launch(struct haul_device *dev, void *stream, haul_device_fn fn, void *user);
 
+/**
+ * Queue fn(user) on a stream, counted on no lane: for who moves data between processes in stream order.
+ * fn runs on a thread of the device; work behind it on the stream waits until it returns. It must not call
+ * the device, nor, on CUDA, the driver. It may use device memory where haul_device_in_host_memory() is 1.
+ * It does not run when the stream has failed before its turn.
+ *
+ * Threads    any
+ * Blocks     only when the stream's queue (1024 entries) is full
+ * Errors     0, -EINVAL, HAUL_E_DEVICE
+ */
+HAUL_API
+HAUL_MUST_USE
+int haul_device_call(struct haul_device *dev, void *stream, haul_device_fn fn, void *user);
+
+/* 1: queued host functions can dereference device pointers (the emulated device). 0: they cannot. */
+HAUL_API
+int haul_device_in_host_memory(const struct haul_device *dev);
+
 /* Wait until everything queued on the stream so far has finished. Returns the stream's first error. */
 HAUL_API
 HAUL_MUST_USE
@@ -127,6 +145,20 @@ HAUL_API
 HAUL_MUST_USE
 int haul_device_copy_d2h(struct haul_device *dev, void *dst, const void *src, uint64_t bytes,
                          void *stream);
+/* Inside the device. The two ranges do not overlap. */
+HAUL_API
+HAUL_MUST_USE
+int haul_device_copy_d2d(struct haul_device *dev, void *dst, const void *src, uint64_t bytes,
+                         void *stream);
+
+/* Pin host memory, so that copies from and to it wait for nobody. What the driver refuses to pin is used
+ * as it is, with one warning. Unregister the same ptr before the memory is freed. On the emulated device
+ * there is nothing to do. Errors 0, -EINVAL, HAUL_E_DEVICE */
+HAUL_API
+HAUL_MUST_USE
+int haul_device_host_register(struct haul_device *dev, void *ptr, uint64_t bytes);
+HAUL_API
+int haul_device_host_unregister(struct haul_device *dev, void *ptr);
 
 #ifdef __cplusplus
 }

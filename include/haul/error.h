@@ -71,6 +71,18 @@ const char *haul_strerror(int rc);
 HAUL_API
 const char *haul_last_error(void);
 
+/**
+ * For authors of what haul is handed (a communicator of their own): say what failed, as haul does.
+ *
+ * @param rc   [in] returned as it is
+ * @param fmt  [in] as for printf: what failed, on what, what to do
+ *
+ * Threads    any; sets the calling thread's haul_last_error()
+ * Blocks     no
+ */
+HAUL_API
+int haul_error_set(int rc, const char *fmt, ...) HAUL_PRINTF(2, 3);
+
 enum haul_log_level { HAUL_LOG_ERROR = 0, HAUL_LOG_WARN = 1, HAUL_LOG_INFO = 2, HAUL_LOG_DEBUG = 3 };
 
 typedef void (*haul_log_fn)(void *user, enum haul_log_level level, const char *text);

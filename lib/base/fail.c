@@ -65,6 +65,17 @@ int hl_fail(int rc, const char *fmt, ...)
     return rc;
 }
 
+int haul_error_set(int rc, const char *fmt, ...)
+{
+    char text[HL_ERROR_TEXT_BYTES];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return hl_fail_text(rc, text);
+}
+
 int hl_fail_text(int rc, const char *text)
 {
     size_t n = strnlen(text, sizeof last_error - 1);

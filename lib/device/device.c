@@ -63,6 +63,20 @@ int haul_device_launch(struct haul_device *dev, void *stream, haul_device_fn fn,
     return dev->ops->launch(dev, stream, fn, user);
 }
 
+int haul_device_call(struct haul_device *dev, void *stream, haul_device_fn fn, void *user)
+{
+    if (!dev || !fn)
+        return missing("haul_device_call");
+    if (!dev->ops->call)
+        return hl_fail(HAUL_E_DEVICE, "%s cannot run host functions", dev->ops->name(dev));
+    return dev->ops->call(dev, stream, fn, user);
+}
+
+int haul_device_in_host_memory(const struct haul_device *dev)
+{
+    return dev && dev->in_host_memory;
+}
+
 int haul_device_stream_sync(struct haul_device *dev, void *stream)
 {
     if (!dev)
@@ -84,4 +98,26 @@ int haul_device_copy_d2h(struct haul_device *dev, void *dst, const void *src, ui
     if (!dev)
         return missing("haul_device_copy_d2h");
     return dev->ops->copy_d2h(dev, dst, src, bytes, stream);
+}
+
+int haul_device_copy_d2d(struct haul_device *dev, void *dst, const void *src, uint64_t bytes,
+                         void *stream)
+{
+    if (!dev)
+        return missing("haul_device_copy_d2d");
+    return dev->ops->copy_d2d(dev, dst, src, bytes, stream);
+}
+
+int haul_device_host_register(struct haul_device *dev, void *ptr, uint64_t bytes)
+{
+    if (!dev || !ptr || !bytes)
+        return hl_fail(-EINVAL, "haul_device_host_register: no device, or no memory");
+    return dev->ops->host_register ? dev->ops->host_register(dev, ptr, bytes) : 0;
+}
+
+int haul_device_host_unregister(struct haul_device *dev, void *ptr)
+{
+    if (!dev || !ptr)
+        return missing("haul_device_host_unregister");
+    return dev->ops->host_unregister ? dev->ops->host_unregister(dev, ptr) : 0;
 }

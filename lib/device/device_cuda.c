@@ -95,6 +95,7 @@ static const struct hl_device_ops cuda_ops = {
     .copy_d2h = hl_cuda_copy_d2h,
     .copy_d2d = hl_cuda_copy_d2d,
     .launch = hl_cuda_launch,
+    .call = hl_cuda_launch, /* no lane sees it there */
     .convert = hl_cuda_convert,
     .accumulate = hl_cuda_accumulate,
     .sumsq = hl_cuda_sumsq,

@@ -60,6 +60,7 @@ static const struct hl_device_ops host_ops = {
     .copy_d2h = hl_device_host_copy_d2h,
     .copy_d2d = hl_device_host_copy_d2d,
     .launch = hl_device_host_launch,
+    .call = hl_device_host_call,
     .convert = hl_device_host_convert,
     .accumulate = hl_device_host_accumulate,
     .sumsq = hl_device_host_sumsq,

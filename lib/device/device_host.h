@@ -182,6 +182,7 @@ int hl_device_host_copy_d2h(struct haul_device *dev, void *dst, const void *src,
 int hl_device_host_copy_d2d(struct haul_device *dev, void *dst, const void *src, uint64_t bytes,
                             void *stream);
 int hl_device_host_launch(struct haul_device *dev, void *stream, haul_device_fn fn, void *user);
+int hl_device_host_call(struct haul_device *dev, void *stream, haul_device_fn fn, void *user);
 int hl_device_host_convert(struct haul_device *dev, void *dst, enum haul_dtype dst_dtype,
                            const void *src, enum haul_dtype src_dtype, uint64_t n, void *stream);
 int hl_device_host_accumulate(struct haul_device *dev, float *acc, const void *src,

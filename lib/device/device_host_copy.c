@@ -81,13 +81,33 @@ static int run_launch(struct host_stream *s, const struct host_op *op)
     return 0;
 }
 
-int hl_device_host_launch(struct haul_device *base, void *stream, haul_device_fn fn, void *user)
+static int run_call(struct host_stream *s, const struct host_op *op)
+{
+    op->launch.fn(op->launch.user);
+    s->ready_ns = hl_clock_ns();
+    return 0;
+}
+
+static int queue_fn(struct haul_device *base, void *stream, const struct host_op *op)
 {
     struct host_stream *s = hl_device_host_stream(host_of(base), stream);
-    struct host_op op = {.run = run_launch, .lane = HL_DEVICE_COMPUTE, .launch = {fn, user}};
 
     if (!s)
         return -EINVAL;
-    (void)hl_device_host_push(s, &op);
+    (void)hl_device_host_push(s, op);
     return 0;
+}
+
+int hl_device_host_launch(struct haul_device *base, void *stream, haul_device_fn fn, void *user)
+{
+    struct host_op op = {.run = run_launch, .lane = HL_DEVICE_COMPUTE, .launch = {fn, user}};
+
+    return queue_fn(base, stream, &op);
+}
+
+int hl_device_host_call(struct haul_device *base, void *stream, haul_device_fn fn, void *user)
+{
+    struct host_op op = {.run = run_call, .lane = -1, .launch = {fn, user}};
+
+    return queue_fn(base, stream, &op);
 }

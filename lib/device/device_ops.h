@@ -80,6 +80,8 @@ struct hl_device_ops {
                     void *stream);
     /* Queue a host function as compute. (optional) */
     int (*launch)(struct haul_device *dev, void *stream, haul_device_fn fn, void *user);
+    /* The same, counted on no lane. (optional) */
+    int (*call)(struct haul_device *dev, void *stream, haul_device_fn fn, void *user);
 
     /* Kernels. Pointers are device pointers; dtypes FP32, BF16, FP16.
      * convert: dst = dtype conversion of src; to BF16 rounds half away from zero, to FP16 half to
