@@ -196,6 +196,47 @@ class Shell(unittest.TestCase):
         self.assertIn("standard output", done.stderr)
 
 
+class Config(unittest.TestCase):
+    FILES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs")
+
+    def config(self, *args, **env):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("HAUL_")}
+        return haul("config", *args, env={**clean, **env})
+
+    def test_each_value_has_its_source(self):
+        path = os.path.join(self.FILES, "zero3_offload_bf16.json")
+        done = self.config(path, "--json", "--strict", "--set", "slots=8", "--ranks", 4, HAUL_HOST_MEM="200GB")
+        self.assertEqual((done.returncode, done.stderr), (OK, ""))
+        settings = json.loads(done.stdout)["settings"]
+        self.assertEqual(settings["stage"], {"value": "3", "source": "file",
+                                             "where": "zero_optimization.stage"})
+        self.assertEqual(settings["slots"], {"value": "8", "source": "flag", "where": "slots"})
+        self.assertEqual(settings["host_mem"], {"value": "200000000000", "source": "environment",
+                                                "where": "HAUL_HOST_MEM"})
+        self.assertEqual(settings["passes"], {"value": "1", "source": "default", "where": ""})
+        self.assertEqual(settings["train_batch"]["value"], "32")
+        table = self.config(path).stdout
+        self.assertRegex(table, r"(?m)^offload +all +file +zero_optimization.offload_param.device$")
+        self.assertIn("note: ", table)
+
+    def test_a_misspelled_key_names_its_neighbour(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write('{"zero_optimization": {"stge": 2}}')
+            file.flush()
+            done = self.config(file.name)
+            self.assertEqual(done.returncode, OK)
+            self.assertIn("zero_optimization.stge is not a known key; did you mean "
+                          "zero_optimization.stage?", done.stderr)
+            done = self.config(file.name, "--strict")
+            self.assertEqual((done.returncode, done.stdout), (USAGE, ""))
+            self.assertEqual(done.stderr.count("\n"), 1)
+
+    def test_bad_use(self):
+        self.assertEqual(self.config("/no/such/file").returncode, FAILED)
+        self.assertEqual(self.config("--set", "stage=7").returncode, USAGE)
+        self.assertEqual(self.config("a", "b").returncode, USAGE)
+
+
 class Doctor(unittest.TestCase):
     def test_json(self):
         done = haul("doctor", "--json")

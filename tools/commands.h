@@ -3,6 +3,7 @@
 #define HL_COMMANDS_H
 
 int hl_cmd_plan(int argc, char **argv);
+int hl_cmd_config(int argc, char **argv);
 int hl_cmd_doctor(int argc, char **argv);
 int hl_cmd_bench_adam(int argc, char **argv);
 int hl_cmd_bench_io(int argc, char **argv);

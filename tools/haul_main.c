@@ -16,6 +16,8 @@ struct subcommand {
 
 static const struct subcommand subcommands[] = {
     {NULL, "plan", hl_cmd_plan, "does it fit, on how many devices, and how fast can it be"},
+    {NULL, "config", hl_cmd_config,
+     "what a configuration file comes to, and where each value is from"},
     {NULL, "doctor", hl_cmd_doctor, "what this machine offers, and what to change"},
     {NULL, "tune", hl_cmd_tune, "drives and memory measured into a profile"},
     {"bench", "adam", hl_cmd_bench_adam, "optimizers and norm beside the memory roof"},

@@ -49,5 +49,6 @@
 #include "haul/plan.h"
 #include "haul/engine.h"
 #include "haul/safetensors.h"
+#include "haul/config.h"
 
 #endif
