@@ -34,9 +34,25 @@ def refuse(code, text, *flags):
     return result
 
 
+def thirteen_billion_on_four_cards_is_planned_here():
+    """On any machine, by the budgets given. 12 * 40 * 5120^2 weights in matrices, 2 bytes each, over 4 ranks."""
+    flags = ["--model", "13b", "--ranks", "4", "--device-mem", "24GB", "--host-mem", "128GB", "--plan-only"]
+    result = run(*flags, "--nvme-mem", "1TB", timeout=60)
+    lines = [line.split() for line in result.out.splitlines()]
+    held = {(line[0], " ".join(line[1:-1])): int(line[-1]) for line in lines if line[-1].isdigit()}
+    params = held["device", "parameters"] + held["host", "parameters"]
+    assert lines[0] == "each of 4 ranks, 4 on a node:".split(), result.out
+    assert 1 <= params / (12 * 40 * 5120**2 * 2 / 4) < 1.002, params
+    assert held["device", "in all"] <= 24e9 and held["host", "in all"] <= 32e9, held
+    assert 0 < held["nvme", "in all"] <= 250e9, held
+    assert run(*flags, "--stage", "2", "--offload", "optimizer", timeout=60).rc == 1, "26e9 of parameters"
+
+
 def usage_errors_are_one_line_and_exit_2():
     for text, *flags in (
-            ["nearest is --steps", "--stpes", "3"], ["no flag '--ranks'", "--ranks", "0"],
+            ["nearest is --steps", "--stpes", "3"], ["no flag '--rnaks'", "--rnaks", "2"],
+            ["--ranks plans only; to train", "--ranks", "2"],
+            ["is not divisible by --accum 1 times 3 ranks", "--ranks", "3", "--plan-only"],
             ["needs a value", "--steps"], ["not a flag", "train"], ["--layers", "--layers", "0"],
             ["--heads", "--heads", "0"], ["--steps", "--steps", "0"], ["--accum", "--accum", "0"],
             ["not divisible by --heads", "--dim", "130"], ["by --heads", "--dim", "7", "--heads", "8"],
@@ -464,7 +480,7 @@ main([help_names_every_flag, help_that_is_lost_is_a_failure,
       device_room_left_over_takes_units_back,
       the_same_digest_in_fp32_and_fp16_and_with_other_gradients,
       fp16_gradients_come_with_a_loss_scale, orders_move_different_bytes_and_agree,
-      peaks_are_the_plan_to_the_byte, a_budget_of_the_plan_is_enough_and_one_byte_less_is_not,
+      peaks_are_the_plan_to_the_byte, thirteen_billion_on_four_cards_is_planned_here, a_budget_of_the_plan_is_enough_and_one_byte_less_is_not,
       an_address_space_below_the_plan_is_refused,
       a_gradient_that_is_not_finite_skips_the_step_and_says_so, ctrl_c_finishes_the_step_and_closes,
       a_second_ctrl_c_ends_at_once, quiet_prints_nothing_but_the_digest])

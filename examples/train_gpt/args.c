@@ -38,6 +38,8 @@ static const struct choice dtype_choices[] = {
     {"bf16", HAUL_BF16}, {"fp16", HAUL_FP16}, {"fp32", HAUL_FP32}, {0}};
 static const struct choice master_choices[] = {
     {"fp32", HAUL_MASTER_FP32}, {"split", HAUL_MASTER_SPLIT}, {0}};
+static const struct choice model_choices[] = {
+    {"7b", MODEL_7B}, {"13b", MODEL_13B}, {"70b", MODEL_70B}, {0}};
 static const struct choice io_choices[] = {
     {"auto", HAUL_IO_AUTO}, {"uring", HAUL_IO_URING}, {"threads", HAUL_IO_THREADS}, {0}};
 
@@ -47,6 +49,7 @@ static const struct choice io_choices[] = {
 static const struct flag flags[] = {
     {"data", TEXT, AT(data), "FILE  text to learn (any file; default: haul's own docs and sources)", 0, 0, NULL},
     {"steps", COUNT, AT(steps), "N  steps to train (100)", 1, 1000000000, NULL},
+    {"model", CHOICE, AT(model), "7b|13b|70b  layers, width and heads of that size; flags after it change them", 0, 0, model_choices},
     {"layers", COUNT, AT(layers), "N  blocks (4)", 1, 4096, NULL},
     {"dim", COUNT, AT(dim), "N  width of the model (128)", 1, 65536, NULL},
     {"heads", COUNT, AT(heads), "N  attention heads; divides --dim (4)", 1, 65536, NULL},
@@ -55,10 +58,11 @@ static const struct flag flags[] = {
     {"accum", COUNT, AT(accum), "N  micro-batches that a step is cut into; divides --batch (1)", 1, 1 << 20, NULL},
     {"order", CHOICE, AT(order), "layer|batch  all micro-batches unit by unit, or one after the other (layer)", 0, 0, order_choices},
     {"stage", COUNT, AT(stage), "0..3  what is sharded over ranks (3)", 0, 3, NULL},
+    {"ranks", COUNT, AT(ranks), "N  with --plan-only: plan for so many; to train with N, start by mpirun -n N", 1, 65536, NULL},
     {"offload", CHOICE, AT(offload), "none|optimizer|all  what may leave the device (all)", 0, 0, offload_choices},
     {"device", CHOICE, AT(device), "host|cuda  host emulates a device on the CPU; cuda starts train_gpt_cuda, which computes on the first GPU (host)", 0, 0, device_choices},
     {"device-mem", SIZE, AT(device_mem_bytes), "SIZE  device memory, 24GB or 512MiB; what is left over takes offloaded units back (no cap)", 1, INT64_MAX, NULL},
-    {"host-mem", SIZE, AT(host_mem_bytes), "SIZE  host memory for what is offloaded (what is free)", 1, INT64_MAX, NULL},
+    {"host-mem", SIZE, AT(host_mem_bytes), "SIZE  host memory of the node for what is offloaded (what is free)", 1, INT64_MAX, NULL},
     {"nvme", DIRS, AT(nvme_dirs), "DIR[,DIR]  existing folders for what --host-mem has no room for (none)", 0, 0, NULL},
     {"nvme-mem", SIZE, AT(nvme_mem_bytes), "SIZE  room on them together (what is free)", 1, INT64_MAX, NULL},
     {"io", CHOICE, AT(io), "auto|uring|threads  how files are read and written (auto)", 0, 0, io_choices},
@@ -196,6 +200,16 @@ static int set_dirs(const struct flag *flag, char *text, struct args *out)
     return EXIT_OK;
 }
 
+static void set_model(struct args *out)
+{
+    static const uint64_t shape[][3] = {
+        [MODEL_7B] = {32, 4096, 32}, [MODEL_13B] = {40, 5120, 40}, [MODEL_70B] = {80, 8192, 64}};
+
+    out->layers = shape[out->model][0];
+    out->dim = shape[out->model][1];
+    out->heads = shape[out->model][2];
+}
+
 static int set(const struct flag *flag, char *text, struct args *out)
 {
     void *field = (char *)out + flag->offset;
@@ -212,7 +226,11 @@ static int set(const struct flag *flag, char *text, struct args *out)
     case DIRS:
         return set_dirs(flag, text, out);
     case CHOICE:
-        return set_choice(flag, text, field);
+        if (set_choice(flag, text, field) != EXIT_OK)
+            return EXIT_USAGE;
+        if (field == &out->model)
+            set_model(out);
+        break;
     case SWITCH:
         *(bool *)field = true;
         break;
@@ -271,8 +289,9 @@ static int contradiction(const char *text)
 
 static int check_nvme(const struct args *args)
 {
-    if (args->nnvme_dirs == 0 && (args->nvme_mem_bytes != 0 || args->io != HAUL_IO_AUTO ||
-                                  args->slots != 0 || args->slot_bytes != 0))
+    if (args->nnvme_dirs == 0 &&
+        ((args->nvme_mem_bytes != 0 && !args->plan_only) || args->io != HAUL_IO_AUTO ||
+         args->slots != 0 || args->slot_bytes != 0))
         return contradiction("--nvme-mem, --io, --slots and --slot-bytes need --nvme: otherwise "
                              "nothing rests on nvme");
     if (args->nnvme_dirs != 0 && args->offload == HAUL_OFFLOAD_NONE && args->stash_mem_bytes == 0)
@@ -347,9 +366,9 @@ static int check(struct args *args)
     if (check_nvme(args) != EXIT_OK || check_stash(args) != EXIT_OK ||
         check_dtypes(args) != EXIT_OK)
         return EXIT_USAGE;
-    if (args->window != 0 && args->offload != HAUL_OFFLOAD_ALL)
-        return contradiction("--window needs --offload all: otherwise every unit stays on the "
-                             "device");
+    if (args->ranks > 1 && !args->plan_only)
+        return contradiction(
+            "--ranks plans only; to train with N ranks: mpirun -n N train_gpt ...");
     if (args->device == DEVICE_CUDA && args->link_gbps > 0)
         return contradiction("--link-gbps needs --device host: a GPU's link is as fast as it is");
     if (!isfinite((float)args->lr))

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include "haul/haul.h"
 
+enum model { MODEL_OWN = 0, MODEL_7B, MODEL_13B, MODEL_70B };
 enum order { ORDER_LAYER = 0, ORDER_BATCH };
 enum device_kind { DEVICE_HOST = 0, DEVICE_CUDA };
 
@@ -22,12 +23,15 @@ struct args {
     uint64_t batch; /* sequences in a step */
     uint64_t accum; /* micro-batches in a step */
     uint64_t stage, window, threads, seed;
+    uint64_t ranks; /* --plan-only: as if there were so many; training: how many there are */
+    uint32_t rank;
     uint64_t device_mem_bytes, host_mem_bytes, nvme_mem_bytes; /* 0: whatever there is */
     const char *nvme_dirs[HAUL_MAX_DIRS]; /* (nnvme_dirs,) parts of the command line */
     uint32_t nnvme_dirs;                  /* 0: no nvme tier */
     uint64_t slots, slot_bytes;           /* 0: the engine's defaults */
     uint64_t stash_mem_bytes;             /* 0: all of the stash */
     double lr, clip, link_gbps;           /* clip 0: none; link_gbps 0: as fast as memcpy */
+    unsigned model;                       /* enum model */
     unsigned order;                       /* enum order */
     unsigned device;                      /* enum device_kind */
     unsigned offload;                     /* enum haul_offload */

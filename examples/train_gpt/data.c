@@ -118,13 +118,15 @@ static int read_at(const struct data *data, uint64_t at, uint8_t *out, uint64_t 
     return 0;
 }
 
-int data_read_step(const struct data *data, uint64_t seed, uint64_t step, uint64_t batch,
-                   uint64_t seq, uint8_t *out)
+int data_read_step(const struct data *data, const struct data_part *part, uint8_t *out)
 {
-    for (uint64_t s = 0; s < batch; s++) {
-        uint64_t at = data_hash(seed, step, s) % (data->bytes - seq);
+    uint64_t bytes = part->seq + 1;
 
-        if (read_at(data, at, out + s * (seq + 1), seq + 1) < 0)
+    for (uint64_t s = 0; s < part->batch; s++) {
+        uint64_t at =
+            data_hash(part->seed, part->step, part->first + s) % (data->bytes - part->seq);
+
+        if (read_at(data, at, out + s * bytes, bytes) < 0)
             return -1;
     }
     return 0;

@@ -27,9 +27,11 @@ struct data {
 int data_open(const char *path, uint64_t seq, struct data *out);
 void data_close(struct data *data);
 
-/* Sequences [0, batch) of a step, seq + 1 bytes each. Returns 0, or -1 after one line on stderr. */
-int data_read_step(const struct data *data, uint64_t seed, uint64_t step, uint64_t batch,
-                   uint64_t seq, uint8_t *out);
+/* Sequences [first, first + batch) of a step, seq + 1 bytes each. Returns 0, or -1 after one line on stderr. */
+struct data_part {
+    uint64_t seed, step, first, batch, seq;
+};
+int data_read_step(const struct data *data, const struct data_part *part, uint8_t *out);
 
 /* A well mixed number for each (seed, stream, i). */
 uint64_t data_hash(uint64_t seed, uint64_t stream, uint64_t i);

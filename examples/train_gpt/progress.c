@@ -35,9 +35,12 @@ void progress_close(struct progress *p)
         fclose(p->jsonl);
 }
 
+/* Of all ranks. */
 static double tokens_per_s(const struct args *args, uint64_t nsteps, uint64_t wall_ns)
 {
-    return wall_ns == 0 ? 0 : (double)(nsteps * args->batch * args->seq) * 1e9 / (double)wall_ns;
+    return wall_ns == 0
+               ? 0
+               : (double)(nsteps * args->batch * args->ranks * args->seq) * 1e9 / (double)wall_ns;
 }
 
 /* JSON has no Inf and no NaN. */
@@ -137,17 +140,19 @@ static void json_tiers(FILE *f, const struct tier_bytes tiers[HAUL_NTIERS], bool
                 peak ? tiers[i].peak : tiers[i].planned);
 }
 
-/* One rank sends nothing: the elements are zero. */
-static void json_summary(FILE *f, const struct tier_bytes tiers[HAUL_NTIERS], uint64_t digest)
+/* comm_elems: what left this rank since the engine was built. */
+static void json_summary(FILE *f, const struct tier_bytes tiers[HAUL_NTIERS],
+                         const struct haul_comm_count comm[HAUL_COMM_NKINDS], uint64_t digest)
 {
     fputs("{\"summary\":true,\"planned\":{", f);
     json_tiers(f, tiers, false);
     fputs("},\"peaks\":{", f);
     json_tiers(f, tiers, true);
     fprintf(f,
-            "},\"comm_elems\":{\"all_gather\":0,\"reduce_scatter\":0,\"all_reduce\":0},"
-            "\"digest\":\"%016" PRIx64 "\"}\n",
-            digest);
+            "},\"comm_elems\":{\"all_gather\":%" PRIu64 ",\"reduce_scatter\":%" PRIu64
+            ",\"all_reduce\":%" PRIu64 "},\"digest\":\"%016" PRIx64 "\"}\n",
+            comm[HAUL_COMM_ALL_GATHER].sent_elems, comm[HAUL_COMM_REDUCE_SCATTER].sent_elems,
+            comm[HAUL_COMM_ALL_REDUCE].sent_elems, digest);
 }
 
 /* Lanes that did nothing are left out. */
@@ -199,10 +204,11 @@ static void print_table(const struct progress *p, const struct trainer *t,
 int progress_end(struct progress *p, const struct trainer *t, uint64_t digest)
 {
     struct tier_bytes tiers[HAUL_NTIERS];
+    struct haul_comm_count comm[HAUL_COMM_NKINDS];
     FILE *f = p->jsonl;
     int failed;
 
-    if (read_tiers(t, tiers) < 0) {
+    if (read_tiers(t, tiers) < 0 || haul_engine_comm_counts(t->engine, comm) < 0) {
         fprintf(stderr, "train_gpt: %s\n", haul_last_error());
         return EXIT_FAILED;
     }
@@ -210,7 +216,7 @@ int progress_end(struct progress *p, const struct trainer *t, uint64_t digest)
         print_table(p, t, tiers);
     if (f == NULL)
         return EXIT_OK;
-    json_summary(f, tiers, digest);
+    json_summary(f, tiers, comm, digest);
     failed = ferror(f) != 0;
     p->jsonl = NULL;
     if (fclose(f) == 0 && !failed)
@@ -228,6 +234,8 @@ int progress_plan(const struct trainer *t)
     struct haul_ledger_line line;
     int rc = EXIT_OK;
 
+    if (t->args->ranks > 1)
+        printf("each of %" PRIu64 " ranks, %u on a node:\n", t->args->ranks, t->ranks->nlocal);
     printf("%-8s %-20s %20s\n", "tier", "purpose", "bytes");
     for (uint32_t i = 0; haul_engine_ledger(t->engine, i, &line) == 0; i++) {
         printf("%-8s %-20s %20" PRIu64 "\n", tier_names[line.tier], line.purpose, line.bytes);

@@ -29,9 +29,9 @@ static void catch_interrupt(void)
     sigaction(SIGINT, &action, NULL);
 }
 
-static int failed(void)
+static int failed(const struct trainer *t)
 {
-    fprintf(stderr, "train_gpt: %s\n", trainer_error(0));
+    trainer_complain(t, 0);
     return EXIT_FAILED;
 }
 
@@ -40,39 +40,44 @@ static int train(const struct args *args, const struct data *data, struct traine
 {
     double loss;
 
-    for (uint64_t step = 1; step <= args->steps && !interrupted; step++) {
+    for (uint64_t step = 1; step <= args->steps; step++) {
         struct haul_report report = {.struct_size = sizeof report};
+        struct data_part part = {args->seed, step, args->rank * args->batch, args->batch,
+                                 args->seq};
 
-        if (data_read_step(data, args->seed, step, args->batch, args->seq, t->tokens) < 0)
+        if (data_read_step(data, &part, t->tokens) < 0)
             return EXIT_FAILED;
-        if (trainer_step(t, step, &loss, &report) < 0)
-            return failed();
+        if (trainer_step(t, step, interrupted, &loss, &report) < 0)
+            return failed(t);
         if (progress_step(progress, step, loss, &report) != EXIT_OK)
             return EXIT_FAILED;
         if (chrome_trace_step(trace, t) < 0)
-            return failed();
+            return failed(t);
+        if (report.stop)
+            break;
     }
     return EXIT_OK;
 }
 
 /* Reading the state for the digest is no part of the trace. */
-static int close_run(const struct args *args, struct trainer *t, struct progress *progress,
-                     struct chrome_trace *trace)
+static int close_run(const struct args *args, bool with_digest, struct trainer *t,
+                     struct progress *progress, struct chrome_trace *trace)
 {
     uint64_t digest = 0;
     int rc;
 
     if (haul_engine_sync(t->engine) < 0 || chrome_trace_step(trace, t) < 0)
-        return failed();
-    if ((args->digest || args->jsonl != NULL) && haul_engine_digest(t->engine, &digest) < 0)
-        return failed();
+        return failed(t);
+    if (with_digest && haul_engine_digest(t->engine, &digest) < 0)
+        return failed(t);
     rc = progress_end(progress, t, digest);
-    if (rc == EXIT_OK && args->digest)
+    if (rc == EXIT_OK && args->digest && args->rank == 0)
         printf("digest %016" PRIx64 "\n", digest);
     return rc;
 }
 
-static int run_opened(const struct args *args, const struct data *data, struct trainer *t)
+static int run_opened(const struct args *args, bool with_digest, const struct data *data,
+                      struct trainer *t)
 {
     struct progress progress;
     struct chrome_trace trace;
@@ -89,27 +94,43 @@ static int run_opened(const struct args *args, const struct data *data, struct t
         rc = train(args, data, t, &progress, &trace);
     }
     if (rc == EXIT_OK)
-        rc = close_run(args, t, &progress, &trace);
+        rc = close_run(args, with_digest, t, &progress, &trace);
     if (chrome_trace_close(&trace) != EXIT_OK && rc == EXIT_OK)
         rc = EXIT_FAILED;
     progress_close(&progress);
     return rc;
 }
 
-static int run(const struct args *args)
+static int run_rank(const struct args *args, struct ranks *ranks)
 {
+    bool with_digest = args->digest || args->jsonl != NULL; /* which all ranks form together */
     struct trainer trainer;
+    struct args mine;
     struct data data;
-    int rc;
+    int rc = ranks_share(ranks, args, &mine);
 
-    if (data_open(args->data, args->seq, &data) < 0)
+    if (rc != EXIT_OK)
+        return rc;
+    if (data_open(mine.data, mine.seq, &data) < 0)
         return EXIT_FAILED;
-    rc = trainer_open(args, &trainer);
+    rc = trainer_open(&mine, ranks, &trainer);
     if (rc == EXIT_OK) {
-        rc = run_opened(args, &data, &trainer);
+        rc = run_opened(&mine, with_digest, &data, &trainer);
         trainer_close(&trainer);
     }
     data_close(&data);
+    return rc;
+}
+
+static int run(const struct args *args)
+{
+    struct ranks ranks;
+    int rc = ranks_join(args, &ranks);
+
+    if (rc != EXIT_OK)
+        return rc;
+    rc = run_rank(args, &ranks);
+    ranks_leave(&ranks, rc == EXIT_OK);
     return rc;
 }
 

@@ -99,6 +99,8 @@ static int open_engine(struct trainer *t)
 
     haul_engine_opts_init(&opts);
     opts.device = t->device;
+    opts.comm = t->ranks->comm;
+    opts.plan_only = args->plan_only;
     opts.stage = (uint32_t)args->stage;
     opts.offload = (enum haul_offload)args->offload;
     opts.master = (enum haul_master)args->master;
@@ -243,8 +245,10 @@ static int allocate_host(struct trainer *t)
 
 static int open_rest(struct trainer *t)
 {
-    int rc = open_engine(t);
+    int rc = ranks_connect(t->ranks, t->device);
 
+    if (rc == 0)
+        rc = open_engine(t);
     if (rc == 0)
         rc = add_units(t);
     if (rc < 0 || t->args->plan_only)
@@ -259,19 +263,20 @@ static int open_rest(struct trainer *t)
     return rc < 0 ? rc : fill(t);
 }
 
-int trainer_open(const struct args *args, struct trainer *out)
+int trainer_open(const struct args *args, struct ranks *ranks, struct trainer *out)
 {
     struct trainer *t = out;
     uint32_t layers = (uint32_t)args->layers;
     int rc, code = EXIT_FAILED;
 
-    *t = (struct trainer){.args = args, .nunits = layers + 2, .nvisits = layers + 3};
+    *t =
+        (struct trainer){.args = args, .ranks = ranks, .nunits = layers + 2, .nvisits = layers + 3};
     t->shape = (struct gpt_shape){.layers = args->layers,
                                   .dim = args->dim,
                                   .heads = args->heads,
                                   .seq = args->seq,
                                   .batch = args->batch / args->accum,
-                                  .nthreads = haul_optim_threads(1)};
+                                  .nthreads = haul_optim_threads(ranks->nlocal)};
     if (lay_out_arena(args, &t->shape, NULL, &t->arena) < 0) {
         fprintf(stderr, "train_gpt: activations of more than 2^63 bytes; lower --batch, --seq, "
                         "--dim or --layers\n");
@@ -286,7 +291,7 @@ int trainer_open(const struct args *args, struct trainer *out)
         rc = open_rest(t);
     if (rc == 0)
         return EXIT_OK;
-    fprintf(stderr, "train_gpt: %s\n", trainer_error(rc));
+    trainer_complain(t, rc);
     trainer_close(t);
     return code;
 }
@@ -298,12 +303,21 @@ const char *trainer_error(int rc)
     return haul_last_error()[0] != '\0' ? haul_last_error() : haul_strerror(rc);
 }
 
+void trainer_complain(const struct trainer *t, int rc)
+{
+    if (t->ranks->nranks > 1)
+        fprintf(stderr, "train_gpt: rank %u: %s\n", t->ranks->rank, trainer_error(rc));
+    else
+        fprintf(stderr, "train_gpt: %s\n", trainer_error(rc));
+}
+
 void trainer_close(struct trainer *t)
 {
     if (t->stream != NULL)
         haul_device_stream_close(t->device, t->stream);
     compute_close(t);
     haul_engine_close(t->engine);
+    ranks_disconnect(t->ranks);
     haul_device_free(t->device, t->arena.base);
     haul_device_close(t->device);
     free(t->units);
@@ -313,7 +327,8 @@ void trainer_close(struct trainer *t)
 
 /* --- a step --- */
 
-int trainer_step(struct trainer *t, uint64_t step, double *loss, struct haul_report *report)
+int trainer_step(struct trainer *t, uint64_t step, bool stop, double *loss,
+                 struct haul_report *report)
 {
     const struct args *args = t->args;
     double lr = trainer_lr(args, step), sum = 0;
@@ -322,7 +337,8 @@ int trainer_step(struct trainer *t, uint64_t step, double *loss, struct haul_rep
     struct haul_step end = {.struct_size = sizeof end,
                             .groups = groups,
                             .clip_norm = args->clip,
-                            .grad_scale = 1.0 / (double)args->accum};
+                            .grad_scale = 1.0 / (double)(args->accum * args->ranks),
+                            .stop = stop};
     int rc;
 
     t->loss_scale = haul_engine_loss_scale(t->engine);
@@ -342,5 +358,5 @@ int trainer_step(struct trainer *t, uint64_t step, double *loss, struct haul_rep
     for (uint64_t m = 0; m < args->accum; m++)
         sum += t->losses[m];
     *loss = sum / (double)args->accum;
-    return 0;
+    return ranks_mean(t->ranks, loss);
 }

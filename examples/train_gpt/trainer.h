@@ -12,6 +12,7 @@
 
 #include "args.h"
 #include "model.h"
+#include "ranks.h"
 
 /* With --stash a block's input has left for the stash before its buffer has its turn again. */
 #define STASH_BUFFERS 3
@@ -38,7 +39,8 @@ struct arena {
 #define TRAINER_TRACE_EVENTS (1u << 17)
 
 struct trainer {
-    const struct args *args;
+    const struct args *args; /* of this rank */
+    struct ranks *ranks;
     struct gpt_shape shape; /* of a micro-batch */
     struct haul_device *device;
     void *stream;
@@ -73,15 +75,20 @@ static inline enum gpt_unit trainer_kind(const struct trainer *t, uint32_t u)
  *
  * Returns EXIT_OK, or another exit code after a message on stderr; nothing is left open then.
  */
-int trainer_open(const struct args *args, struct trainer *out);
+int trainer_open(const struct args *args, struct ranks *ranks, struct trainer *out);
 void trainer_close(struct trainer *t);
+
+/* The last error on stderr, with the rank where there are several. */
+void trainer_complain(const struct trainer *t, int rc);
 
 /* The text of the last error, whoever made it. */
 const char *trainer_error(int rc);
 
-/* Train on t->tokens. *loss, unscaled: mean over the step's tokens. Errors of haul; haul_last_error() says more. */
+/* Train on t->tokens. *loss, unscaled: mean over the step's tokens, all ranks'. stop: this rank asks to end
+ * here; report->stop says whether one has. Errors of haul; haul_last_error() says more. */
 HAUL_MUST_USE
-int trainer_step(struct trainer *t, uint64_t step, double *loss, struct haul_report *report);
+int trainer_step(struct trainer *t, uint64_t step, bool stop, double *loss,
+                 struct haul_report *report);
 
 /* passes.c: queue forward and backward of a whole step. */
 HAUL_MUST_USE

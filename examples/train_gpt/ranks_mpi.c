@@ -1,0 +1,45 @@
+/* ranks_mpi.c: the module that knows MPI (ranks.h). */
+#include <mpi.h>
+
+#include "haul/mpi.h"
+#include "ranks.h"
+
+static int join(uint32_t *rank, uint32_t *nranks, uint32_t *nlocal)
+{
+    int level, r, n, local;
+    MPI_Comm node;
+
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS ||
+        level < MPI_THREAD_MULTIPLE)
+        return -1;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &r);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, r, MPI_INFO_NULL, &node);
+    MPI_Comm_size(node, &local);
+    MPI_Comm_free(&node);
+    *rank = (uint32_t)r;
+    *nranks = (uint32_t)n;
+    *nlocal = (uint32_t)local;
+    return 0;
+}
+
+static int connect_mpi(struct haul_device *device, struct haul_comm **out)
+{
+    struct haul_comm_mpi_opts opts;
+    const char *seconds = getenv("TRAIN_GPT_TIMEOUT_S");
+
+    haul_comm_mpi_opts_init(&opts);
+    if (seconds != NULL && atof(seconds) > 0)
+        opts.timeout_s = atof(seconds);
+    return haul_comm_mpi_open(&opts, device, out);
+}
+
+static void leave(void)
+{
+    MPI_Finalize();
+}
+
+extern const struct ranks_module train_gpt_ranks;
+__attribute__((visibility("default")))
+const struct ranks_module train_gpt_ranks = {join, connect_mpi, leave};
