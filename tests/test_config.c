@@ -406,7 +406,7 @@ Test(config, what_a_key_cannot_be_is_refused_with_its_path)
         {"{\"train_batch_size\":9,\"train_micro_batch_size_per_gpu\":2,\"gradient_accumulation_"
          "steps\":2}",
          "train_batch (train_batch_size)"},
-        {"{\"haul\":{\"micro_batch\":4e18,\"accumulation\":4e18,\"train_batch\":8}}",
+        {"{\"haul\":{\"micro_batch\":9e15,\"accumulation\":9e15,\"train_batch\":8}}",
          "train_batch (haul.train_batch)"},
     };
 

@@ -43,7 +43,8 @@ struct row {
 
 #define AT(field) offsetof(struct haul_config_values, field)
 #define BELOW_1   (1 - 0x1p-53)
-#define MOST      0x1p62 /* of sizes and counts */
+#define MOST      0x1p62 /* of sizes */
+#define MOST_WIDE 0x1p53 /* of counts: exact in JSON's numbers */
 
 /* COUNT is uint32_t, WIDE and SIZE uint64_t, SWITCH and CHOICE int. */
 static const struct row rows[HL_NSETTINGS] = {
@@ -65,9 +66,9 @@ static const struct row rows[HL_NSETTINGS] = {
     [HL_SET_LOSS_SCALE] = {"loss_scale", REAL, AT(loss_scale), 0, 0x1p24, NULL},
     [HL_SET_LOSS_SCALE_WINDOW] = {"loss_scale_window", COUNT, AT(loss_scale_window), 1, UINT32_MAX,
                                   NULL},
-    [HL_SET_TRAIN_BATCH] = {"train_batch", WIDE, AT(train_batch), 1, MOST, NULL},
-    [HL_SET_MICRO_BATCH] = {"micro_batch", WIDE, AT(micro_batch), 1, MOST, NULL},
-    [HL_SET_ACCUMULATION] = {"accumulation", WIDE, AT(accumulation), 1, MOST, NULL},
+    [HL_SET_TRAIN_BATCH] = {"train_batch", WIDE, AT(train_batch), 1, MOST_WIDE, NULL},
+    [HL_SET_MICRO_BATCH] = {"micro_batch", WIDE, AT(micro_batch), 1, MOST_WIDE, NULL},
+    [HL_SET_ACCUMULATION] = {"accumulation", WIDE, AT(accumulation), 1, MOST_WIDE, NULL},
     [HL_SET_DEVICE_MEM] = {"device_mem", SIZE, AT(device_mem_bytes), 1, MOST, NULL},
     [HL_SET_HOST_MEM] = {"host_mem", SIZE, AT(host_mem_bytes), 1, MOST, NULL},
     [HL_SET_NVME_MEM] = {"nvme_mem", SIZE, AT(nvme_mem_bytes), 1, MOST, NULL},
@@ -247,6 +248,8 @@ int hl_setting_add_dir(struct haul_config *c, const char *dir, const struct hl_o
 
     if (!*dir)
         return hl_config_refuse(at, "names no directory");
+    if (strchr(dir, ',') || strcmp(dir, "auto") == 0)
+        return hl_config_refuse(at, "names a directory with a comma, or auto (./auto is one)");
     if (*n == HAUL_MAX_DIRS)
         return hl_config_refuse(at, "has more than %d directories", HAUL_MAX_DIRS);
     rc = hl_sys_strdup(dir, &c->dirs[*n]);
