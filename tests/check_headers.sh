@@ -9,6 +9,8 @@ for dir in "$root"/lib/* "$root/io" "$root/cpu_adam" "$root/tools" "$root/exampl
 done
 flags="-Wall -Wextra -Werror -Wno-unused-parameter -fsyntax-only"
 failed=0 n=0
+# Without MPI there is no libhaul-mpi to look at.
+mpi=$(mpicc --showme:compile 2>/dev/null | sed 's/-I/-isystem /g') || mpi=
 
 # compile what header command...
 compile() {
@@ -22,9 +24,10 @@ compile() {
 }
 
 for h in "$root"/include/haul/*.h; do
-    compile C11 "haul/${h##*/}" $cc -std=c11 -pedantic $flags -I"$root/include" -x c
+    case $h in */mpi.h) [ -n "$mpi" ] || continue ;; esac
+    compile C11 "haul/${h##*/}" $cc -std=c11 -pedantic $flags -I"$root/include" $mpi -x c
     [ -z "$cxx" ] ||
-        compile C++17 "haul/${h##*/}" $cxx -std=c++17 -pedantic $flags -I"$root/include" -x c++
+        compile C++17 "haul/${h##*/}" $cxx -std=c++17 -pedantic $flags -I"$root/include" $mpi -x c++
 done
 for h in $(find "$root/lib" "$root/io" "$root/cpu_adam" "$root/tools" -name '*.h' ! -name '*.inc.h'); do
     # Without the toolkit's cuda.h there is no CUDA back end to look at.
@@ -32,7 +35,8 @@ for h in $(find "$root/lib" "$root/io" "$root/cpu_adam" "$root/tools" -name '*.h
         ! printf '#include <cuda.h>\n' | $cc -fsyntax-only -x c - 2>/dev/null; then
         continue
     fi
-    compile C "$h" $cc -std=gnu11 -D_GNU_SOURCE $flags $rooms -x c
+    case $h in */comm_mpi.h) [ -n "$mpi" ] || continue ;; esac
+    compile C "$h" $cc -std=gnu11 -D_GNU_SOURCE $flags $rooms $mpi -x c
 done
 echo "$n compilations, $failed failed"
 [ "$failed" -eq 0 ]

@@ -33,6 +33,26 @@ unset LD_LIBRARY_PATH
 check "$work/static"
 case $(ldd "$work/static") in *libhaul*) echo "FAILED: the static example needs libhaul.so" && exit 1 ;; esac
 
+# libhaul-mpi, where it is built: a program that opens a communicator needs MPI's compiler and haul-mpi.pc.
+if [ -n "$(find "$work/root" -name haul-mpi.pc)" ]; then
+    cat >"$work/ranks.c" <<'END'
+#include <haul/mpi.h>
+#include <stdio.h>
+int main(void)
+{
+    struct haul_device *dev = NULL;
+    struct haul_comm *comm = NULL;
+    int rc = haul_device_host_open(NULL, &dev);
+    if (rc == 0)
+        rc = haul_comm_mpi_open(NULL, dev, &comm);
+    printf("%s\n", haul_last_error());
+    return rc != HAUL_E_STATE || haul_device_close(dev) != 0;
+}
+END
+    OMPI_CC=$cc mpicc "$work/ranks.c" -o "$work/ranks" $(pkg-config --cflags --libs haul-mpi)
+    LD_LIBRARY_PATH="$libdir" "$work/ranks"
+fi
+
 "$(find "$work/root" -path '*bin/haul')" plan --params 7.5e9 --ranks 64 >"$work/plan.txt"
 test -s "$work/plan.txt"
 echo "installed: $(find "$work/root" -type f | wc -l) files"
