@@ -1,5 +1,6 @@
 /* ranks_mpi.c: the module that knows MPI (ranks.h). */
 #include <mpi.h>
+#include <stdlib.h>
 
 #include "haul/mpi.h"
 #include "ranks.h"
