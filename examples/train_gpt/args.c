@@ -84,6 +84,9 @@ static const struct flag flags[] = {
     {"plan-only", SWITCH, AT(plan_only), " print what would be reserved, and end", 0, 0, NULL},
     {"jsonl", TEXT, AT(jsonl), "FILE  one JSON object per step, and a summary", 0, 0, NULL},
     {"trace", TEXT, AT(trace), "FILE  what every lane did when, for Perfetto or chrome://tracing", 0, 0, NULL},
+    {"init", TEXT, AT(init), "PATH  weights to begin with: a safetensors file, set or folder with GPT-2's names (fresh ones)", 0, 0, NULL},
+    {"dump-init", TEXT, AT(dump_init), "FILE  write the weights before the first step, FP32, to FILE, which ends in .safetensors", 0, 0, NULL},
+    {"export", TEXT, AT(export), "FILE  write the weights after the last step, likewise", 0, 0, NULL},
     {"digest", SWITCH, AT(digest), " print a fingerprint of parameters and moments last", 0, 0, NULL},
     {"quiet", SWITCH, AT(quiet), " no progress and no closing table", 0, 0, NULL},
     {"help", SWITCH, AT(help), " this text", 0, 0, NULL},
@@ -348,6 +351,30 @@ static bool same_file(const char *a, const char *b)
     return sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
 }
 
+/* A long run must not end with a name that cannot be written. */
+static int check_weights(const struct args *args)
+{
+    const char *const paths[] = {args->dump_init, args->export};
+    static const char suffix[] = ".safetensors";
+    struct stat folder;
+    char name[PATH_MAX];
+
+    for (unsigned i = 0; i < 2; i++) {
+        size_t n = paths[i] == NULL ? 0 : strlen(paths[i]);
+
+        if (paths[i] != NULL &&
+            (n < sizeof suffix || strcmp(paths[i] + n - (sizeof suffix - 1), suffix) != 0))
+            return usage(i == 0 ? "dump-init" : "export", "takes a name that ends in .safetensors",
+                         paths[i]);
+        if (paths[i] != NULL && (place_of(paths[i], &folder, name) < 0 || !S_ISDIR(folder.st_mode)))
+            return usage(i == 0 ? "dump-init" : "export", "takes a file in a folder that is there",
+                         paths[i]);
+    }
+    if (args->plan_only && (args->dump_init != NULL || args->export != NULL))
+        return contradiction("--plan-only has no weights: leave out --dump-init and --export");
+    return EXIT_OK;
+}
+
 /* Flags that cannot stand together; fills in what depends on another flag. */
 static int check(struct args *args)
 {
@@ -364,7 +391,7 @@ static int check(struct args *args)
     if (args->batch / args->accum * args->seq > INT32_MAX)
         return contradiction("--batch / --accum * --seq: over 2^31 tokens in a micro-batch");
     if (check_nvme(args) != EXIT_OK || check_stash(args) != EXIT_OK ||
-        check_dtypes(args) != EXIT_OK)
+        check_dtypes(args) != EXIT_OK || check_weights(args) != EXIT_OK)
         return EXIT_USAGE;
     if (args->ranks > 1 && !args->plan_only)
         return contradiction(

@@ -16,9 +16,10 @@ enum device_kind { DEVICE_HOST = 0, DEVICE_CUDA };
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_ENVIRONMENT = 3 };
 
 struct args {
-    const char *data;  /* NULL: the project's own text */
-    const char *jsonl; /* NULL: none */
-    const char *trace; /* NULL: none */
+    const char *data;                      /* NULL: the project's own text */
+    const char *jsonl;                     /* NULL: none */
+    const char *trace;                     /* NULL: none */
+    const char *init, *dump_init, *export; /* NULL: none */
     uint64_t steps, layers, dim, heads, seq;
     uint64_t batch; /* sequences in a step */
     uint64_t accum; /* micro-batches in a step */

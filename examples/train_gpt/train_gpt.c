@@ -70,6 +70,8 @@ static int close_run(const struct args *args, bool with_digest, struct trainer *
         return failed(t);
     if (with_digest && haul_engine_digest(t->engine, &digest) < 0)
         return failed(t);
+    if (args->export != NULL && weights_write(t, args->export) < 0)
+        return failed(t);
     rc = progress_end(progress, t, digest);
     if (rc == EXIT_OK && args->digest && args->rank == 0)
         printf("digest %016" PRIx64 "\n", digest);

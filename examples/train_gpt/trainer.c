@@ -179,6 +179,7 @@ static int add_units(struct trainer *t)
 
 struct filling {
     const struct trainer *trainer;
+    struct weights *weights;
     uint64_t seed;
 };
 
@@ -211,6 +212,8 @@ static int fill_tensor(void *user, const char *unit, uint32_t tensor, uint64_t f
     uint32_t u = unit_index(t, unit);
     struct gpt_tensor info;
 
+    if (filling->weights->file != NULL)
+        return weights_read(filling->weights, trainer_kind(t, u), u - 1, tensor, first, n, out);
     gpt_unit_tensor(&t->shape, trainer_kind(t, u), tensor, &info);
 #pragma omp parallel for schedule(static) num_threads(t->shape.nthreads)
     for (uint64_t i = 0; i < n; i++) {
@@ -226,9 +229,13 @@ static int fill_tensor(void *user, const char *unit, uint32_t tensor, uint64_t f
 /* Batches are drawn from the seed itself, weights from its complement. */
 static int fill(struct trainer *t)
 {
-    struct filling filling = {t, ~t->args->seed};
+    struct filling filling = {t, &t->weights, ~t->args->seed};
+    int rc = haul_engine_fill(t->engine, fill_tensor, &filling);
 
-    return haul_engine_fill(t->engine, fill_tensor, &filling);
+    weights_close(&t->weights);
+    if (rc == 0 && t->args->dump_init != NULL)
+        rc = weights_write(t, t->args->dump_init);
+    return rc;
 }
 
 /* --- open and close --- */
@@ -282,6 +289,8 @@ int trainer_open(const struct args *args, struct ranks *ranks, struct trainer *o
                         "--dim or --layers\n");
         return EXIT_USAGE;
     }
+    if (weights_open(args->init, &t->shape, &t->weights) < 0)
+        return EXIT_FAILED;
     rc = allocate_host(t);
     if (rc == 0)
         rc = compute_open(t);
@@ -320,6 +329,7 @@ void trainer_close(struct trainer *t)
     ranks_disconnect(t->ranks);
     haul_device_free(t->device, t->arena.base);
     haul_device_close(t->device);
+    weights_close(&t->weights);
     free(t->units);
     free(t->tokens);
     free(t->losses);

@@ -12,6 +12,7 @@
 
 #include "args.h"
 #include "model.h"
+#include "weights.h"
 #include "ranks.h"
 
 /* With --stash a block's input has left for the stash before its buffer has its turn again. */
@@ -53,6 +54,7 @@ struct trainer {
     uint8_t *tokens;         /* (batch, seq + 1), host */
     double *losses;          /* (accum,), host */
     double loss_scale;       /* of the step that is queued */
+    struct weights weights;  /* of --init, until they are in the engine */
 };
 
 /* Learning rate of a step, from 1: a fixed warm-up, then level, so that it does not depend on --steps. */
