@@ -281,6 +281,7 @@ static int engine_open(struct random_run *r, const struct random_place *pl)
     o.device = r->dev;
     o.stage = pl->world ? pl->stage : 3;
     o.comm = r->comm;
+    o.share = pl->share;
     o.offload = pl->offload;
     o.master = pl->master;
     o.grad_dtype = r->shape->grad_dtype;

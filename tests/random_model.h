@@ -56,6 +56,7 @@ struct random_place {
     struct thread_world *world; /* where the ranks meet; NULL: one rank */
     unsigned rank;
     double timeout_s; /* default 30 */
+    enum haul_share share;
     uint64_t
         stash_bytes; /* forward stashes so much at every visit, and backward takes it back; 0: no stash */
 };

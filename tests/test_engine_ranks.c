@@ -90,6 +90,7 @@ struct spot {
     const char *name;
     enum haul_offload offload;
     double records, params; /* share of them that the host budget has room for; 0: all of them */
+    enum haul_share share;
 };
 
 /* place: of every rank. twin NULL: only digests. */
@@ -114,6 +115,9 @@ static void run_ranks(struct rank rank[], const struct random_shape *shape,
         pthread_join(rank[i].thread, NULL);
     thread_world_close(world);
     random_watch("", 0);
+    for (unsigned i = 0; i < shape->nranks; i++)
+        if (rank[i].rc < 0) /* the assertion shows one of them */
+            fprintf(stderr, "%s, rank %u: %s\n", what, i, rank[i].text);
     for (unsigned i = 0; i < shape->nranks; i++) {
         cr_assert_eq(rank[i].rc, 0, "%s, rank %u: %s", what, i, rank[i].text);
         cr_assert_eq(rank[i].digest, rank[0].digest, "%s: rank %u has another digest", what, i);
@@ -130,12 +134,12 @@ static void run_ranks(struct rank rank[], const struct random_shape *shape,
 /* ---- places ---- */
 
 static const struct spot spots[] = {
-    {"none", HAUL_OFFLOAD_NONE, 0, 0},
-    {"optimizer", HAUL_OFFLOAD_OPTIMIZER, 0, 0},
-    {"all", HAUL_OFFLOAD_ALL, 0, 0},
-    {"records on nvme, optimizer", HAUL_OFFLOAD_OPTIMIZER, 0.3, 0},
-    {"records on nvme, all", HAUL_OFFLOAD_ALL, 0.3, 0},
-    {"parameters on nvme", HAUL_OFFLOAD_ALL, 0, 0.3},
+    {"none", HAUL_OFFLOAD_NONE, 0, 0, 0},
+    {"optimizer", HAUL_OFFLOAD_OPTIMIZER, 0, 0, 0},
+    {"all", HAUL_OFFLOAD_ALL, 0, 0, 0},
+    {"records on nvme, optimizer", HAUL_OFFLOAD_OPTIMIZER, 0.3, 0, 0},
+    {"records on nvme, all", HAUL_OFFLOAD_ALL, 0.3, 0, 0},
+    {"parameters on nvme", HAUL_OFFLOAD_ALL, 0, 0.3, 0},
 };
 enum { NSPOTS = sizeof spots / sizeof spots[0] };
 
@@ -169,6 +173,7 @@ static void run_spot(struct run *run, unsigned stage, const struct spot *spot)
 {
     struct random_place place = {.offload = spot->offload,
                                  .stage = stage,
+                                 .share = spot->share,
                                  .nvme_dir = spot->records + spot->params > 0 ? dir : NULL};
     struct random_twin twin;
     struct rank rank[MOST_RANKS];
@@ -213,6 +218,25 @@ Test(engine_ranks, nvme_changes_no_bit_in_any_stage)
         random_shape_free(&run.shape);
     }
     cr_assert_geq(paged, 40u, "only %llu runs had something on nvme", (unsigned long long)paged);
+    remove_dir();
+}
+
+Test(engine_ranks, pulling_from_shared_memory_changes_no_bit)
+{
+    static const struct spot pulled[] = {
+        {"pulled", HAUL_OFFLOAD_ALL, 0, 0, HAUL_SHARE_PULL},
+        {"pulled, records on nvme", HAUL_OFFLOAD_ALL, 0.3, 0, HAUL_SHARE_PULL},
+        {"pulled, parameters on nvme", HAUL_OFFLOAD_ALL, 0, 0.3, HAUL_SHARE_PULL}};
+
+    make_dir();
+    for (uint64_t seed = 40; seed < 46; seed++) {
+        struct run run;
+        open_run(&run, seed, 400000);
+        run_spot(&run, 3, &spots[2]);
+        for (unsigned i = 0; i < 3; i++)
+            run_spot(&run, 3, &pulled[i]);
+        random_shape_free(&run.shape);
+    }
     remove_dir();
 }
 
@@ -314,7 +338,7 @@ Test(engine_ranks, state_takes_the_bytes_of_the_formulas)
  * turn from forward to backward are still in the window. */
 Test(engine_ranks, traffic_is_that_of_the_formulas)
 {
-    static const struct spot spot = {"all", HAUL_OFFLOAD_ALL, 0, 0};
+    static const struct spot spot = {"all", HAUL_OFFLOAD_ALL, 0, 0, 0};
 
     for (unsigned n = 2; n <= 4; n += 2)
         for (unsigned stage = 0; stage < 4; stage++)
@@ -336,6 +360,23 @@ Test(engine_ranks, traffic_is_that_of_the_formulas)
                                        "stage %u, %u ranks, window %u: %g", stage, n, window, sent);
                 }
             }
+}
+
+Test(engine_ranks, what_is_pulled_is_not_gathered)
+{
+    static const struct spot spot = {"pulled", HAUL_OFFLOAD_ALL, 0, 0, HAUL_SHARE_PULL};
+    struct random_shape shape = even_shape(4);
+    struct random_place place = {.offload = HAUL_OFFLOAD_ALL, .stage = 3, .share = HAUL_SHARE_PULL};
+    struct rank rank[MOST_RANKS];
+
+    run_ranks(rank, &shape, &place, &spot, NULL, "pulled");
+    for (unsigned r = 0; r < 4; r++) {
+        uint64_t lifted = rank[r].report[2].lanes[HAUL_LANE_H2D].bytes;
+        cr_assert_eq(rank[r].counts[HAUL_COMM_ALL_GATHER].sent_elems, 0u);
+        /* forward and backward, less what the window of two still holds; a fetch of the next step may be in */
+        cr_assert_geq(lifted, 2u * EVEN_ELEMS * (2 * EVEN_UNITS - 2), "%llu bytes",
+                      (unsigned long long)lifted);
+    }
 }
 
 /* ---- ranks that differ, and ranks that go ---- */
@@ -429,7 +470,7 @@ Test(engine_ranks, other_models_and_options_are_refused_and_named)
 
 Test(engine_ranks, the_least_budget_places_for_all)
 {
-    static const struct spot spot = {"all", HAUL_OFFLOAD_ALL, 0, 0};
+    static const struct spot spot = {"all", HAUL_OFFLOAD_ALL, 0, 0, 0};
     struct random_shape shape = even_shape(2);
     struct random_place place = {.offload = HAUL_OFFLOAD_ALL, .stage = 3};
     struct rank rank[MOST_RANKS];

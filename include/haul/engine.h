@@ -41,6 +41,13 @@ struct haul_unit;
 /* Read the budget from the machine: the device's memory, the cgroup and /proc/meminfo. */
 #define HAUL_AUTO 0
 
+/* Stage 3, offload all, all ranks on one node: how a unit comes to the device. The same bits either way. */
+enum haul_share {
+    HAUL_SHARE_AUTO = 0, /* on GPUs whichever is faster, measured in build; emulated devices gather */
+    HAUL_SHARE_GATHER,   /* each rank lifts its shard, the devices gather */
+    HAUL_SHARE_PULL      /* shards lie in memory that all ranks map: each lifts the whole unit up its own link */
+};
+
 struct haul_engine_opts {
     size_t struct_size;
     struct haul_device *device; /* not owned; outlives the engine */
@@ -80,6 +87,7 @@ struct haul_engine_opts {
                                that a rank may leave out grad and reduce of a unit: it adds zeros */
     int plan_only;          /* 1: plan for budgets as they are given, whatever this machine has, nvme_mem_bytes
                                without directories too; the engine has a ledger and cannot be built. 0 (default) */
+    enum haul_share share;  /* default HAUL_SHARE_AUTO; PULL is refused where it cannot be */
 };
 
 HAUL_API

@@ -82,6 +82,8 @@ static int check_running(const struct haul_engine_opts *o)
     if (o->nthreads > HL_TEAM_MOST)
         return hl_fail(-EINVAL, "engine: nthreads %u; at most %u, or 0 for the cores allowed",
                        o->nthreads, HL_TEAM_MOST);
+    if ((unsigned)o->share > HAUL_SHARE_PULL)
+        return hl_fail(-EINVAL, "engine: share %d is none of auto, gather, pull", o->share);
     if (o->overlap != 0 && o->overlap != 1)
         return hl_fail(-EINVAL, "engine: overlap %d is neither 0 nor 1", o->overlap);
     if ((unsigned)o->io_method > HAUL_IO_THREADS)

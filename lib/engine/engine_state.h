@@ -101,6 +101,7 @@ struct haul_unit {
 
     _Atomic int update; /* enum hl_update */
     uint64_t nsteps;    /* updates so far: the step number of the bias correction. Optim reads it */
+    uint64_t nasked;    /* updates asked for since build, by all ranks alike */
     uint32_t held;      /* acquires not yet released */
     int frame;          /* window frame while held; -1 */
     int last_frame;     /* the frame last filled with it; -1: none; under lock */
@@ -279,6 +280,13 @@ struct hl_turns {
     _Atomic uint64_t put, done;
 };
 
+/* What a rank of this node shows the others: its parameter shards, and how new they are. */
+struct hl_peer {
+    struct haul_pool *pool;    /* its segment, mapped; NULL for this rank's own */
+    char *params;              /* where this rank's own begin in the own segment */
+    _Atomic uint64_t *version; /* (nunits,) updates of each unit's shard that are done */
+};
+
 /* Device memory from which a summed gradient goes to the host, while the next one is being summed. */
 struct hl_reduced {
     char *mem;
@@ -335,6 +343,9 @@ struct haul_engine {
     struct hl_reduced reduced[2];
     uint32_t nreduced_slots_used; /* the pump's */
     uint64_t *agreed;             /* (HL_AGREED_UNITS + nunits,) */
+    bool shares;                  /* parameters lie in a segment that all ranks map */
+    bool pulls;                   /* and are lifted from there; else gathered */
+    struct hl_peer *peer;         /* (nranks,) when shares */
     bool built;
 
     struct haul_unit **units;
@@ -465,6 +476,12 @@ static inline bool hl_fetches_in_turn(const struct haul_engine *e)
     return e->comm && e->opts.stage > 0;
 }
 
+/* Comes from all ranks' memory up this rank's link. */
+static inline bool hl_unit_pulls(const struct haul_unit *u)
+{
+    return u->engine->pulls && hl_unit_params_on_host(u) && !u->param_paged;
+}
+
 static inline bool hl_unit_records_on_device(const struct haul_unit *u)
 {
     return u->offload == HAUL_OFFLOAD_NONE;
@@ -509,6 +526,9 @@ uint64_t hl_publish_offset32(const struct haul_unit *u);
 /* ---- reserve.c ---- */
 int hl_engine_reserve(struct haul_engine *e);
 void hl_engine_unreserve(struct haul_engine *e);
+/* Register the segments of a pool with the device. */
+int hl_engine_pin(struct haul_engine *e, const struct haul_pool *pool);
+void hl_engine_unpin(struct haul_engine *e, const struct haul_pool *pool);
 
 /* ---- paging_open.c: the store, the slots, and the list of chunks ---- */
 int hl_paging_open(struct haul_engine *e);
@@ -569,8 +589,24 @@ int hl_turns_fetch(struct haul_engine *e, struct haul_unit *u);
 void hl_turns_reduce(struct haul_unit *u, int buffer, bool last);
 /* Trainer: wait until the pump has taken all of them. */
 int hl_turns_drain(struct haul_engine *e);
+/* In build: seconds from asking for a unit until it is in a frame. Collective. */
+int hl_turns_time_fetch(struct haul_engine *e, struct haul_unit *u, double *seconds);
 /* Pump: 1 when it did something. */
-int hl_pump_turns(struct haul_engine *e);
+int hl_pump_turns(struct haul_engine *e, bool *poll);
+
+/* ---- peers.c: parameter shards in memory that the ranks of a node share ---- */
+/* Before planning: whether parameters will lie in a shared segment. */
+int hl_peers_plan(struct haul_engine *e);
+/* Of the versions, in the shared segment. */
+uint64_t hl_peers_bytes(const struct haul_engine *e);
+/* After the pool is open, and after all is reserved. */
+int hl_peers_take(struct haul_engine *e);
+int hl_peers_open(struct haul_engine *e);
+void hl_peers_close(struct haul_engine *e);
+/* All ranks' shards of a unit are as new as the updates asked for. */
+bool hl_peers_ready(const struct haul_unit *u);
+/* Optim: this rank's shard is new. */
+void hl_peers_updated(struct haul_unit *u);
 
 /* ---- quiesce.c ---- */
 /* Stop everything that touches the state: updates done, slots empty, nothing held. */

@@ -102,7 +102,7 @@ static int pump_once(struct haul_engine *e, bool *poll)
     int rc = hl_pump_publish(e);
 
     if (rc == 0)
-        rc = hl_pump_turns(e);
+        rc = hl_pump_turns(e, poll);
     if (rc == 0)
         rc = hl_pump_prefetch(e);
     if (rc == 0)

@@ -246,7 +246,7 @@ static bool owes_zeros(const struct haul_unit *u)
     uint64_t pass_len = 2ull * e->nvisits, k = u->acquired_at, pass;
 
     if (!e->comm || e->order.eval || u->grad_buffer >= 0 || k == HL_NEVER ||
-        k % pass_len < e->nvisits || u->nruns + u->layout.span[HL_TRAIN16].elems == 0)
+        k % pass_len < e->nvisits)
         return false;
     pass = k / pass_len;
     return u->nreduced <= pass && u->nreduced < e->opts.passes &&

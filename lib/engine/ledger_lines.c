@@ -179,6 +179,8 @@ static void size_buffers(struct haul_engine *e)
         e->grad_buffer_bytes = max_u64(e->grad_buffer_bytes, hl_grad_bytes(u));
         if (u->buffer_dtype != o->grad_dtype || e->comm)
             e->staging_bytes = max_u64(e->staging_bytes, t16 * hl_plan_dtype_bytes(o->grad_dtype));
+        if (e->comm) /* zeros for FP32 tensors too */
+            e->staging_bytes = max_u64(e->staging_bytes, u->layout.span[HL_TRAIN32].elems * 4);
         if (hl_unit_windowed(u)) {
             e->window_bytes = max_u64(e->window_bytes, hl_gathered_bytes(u));
             windowed = true;
@@ -339,6 +341,7 @@ int hl_engine_make_ledger(struct haul_engine *e)
                   plus(e->scratch_bytes, times(2, e->reduced_bytes)));
     ledger_buffer(e, HAUL_TIER_HOST, "landing slots", times(e->nlandings, e->landing_bytes));
     ledger_buffer(e, HAUL_TIER_HOST, "publish slots", times(e->nslots, e->slot_bytes));
+    ledger_buffer(e, HAUL_TIER_HOST, "peer versions", hl_peers_bytes(e));
     ledger_buffer(e, HAUL_TIER_HOST, "bounce", HL_BOUNCE_BYTES);
     ledger_partials(e);
     ledger_paging(e, &raw[HAUL_TIER_NVME]);

@@ -377,6 +377,7 @@ static int update_in_host(struct haul_engine *e, struct haul_unit *u)
         return rc;
     if (slot >= 0)
         hl_param_slot_updated(e, slot);
+    hl_peers_updated(u);
     hl_unit_set_update(u, HL_UPDATE_IDLE);
     return 0;
 }

@@ -288,6 +288,8 @@ int hl_engine_plan(struct haul_engine *e)
     if (rc == 0)
         rc = hl_sys_alloc_array(e->nunits, sizeof *s.chosen, (void **)&s.chosen);
     if (rc == 0)
+        rc = hl_peers_plan(e);
+    if (rc == 0)
         rc = hl_ranks_agree(e);
     if (rc == 0)
         rc = place(e, &s);

@@ -78,6 +78,7 @@ int hl_ranks_agree(struct haul_engine *e)
         {"opts.slots", o->slots},
         {"opts.slot_bytes", o->slot_bytes},
         {"opts.overlap", (uint64_t)o->overlap},
+        {"opts.share", e->shares},
         {"opts.stash_entries", o->stash_entries},
         {"opts.stash_entry_bytes", o->stash_entry_bytes},
         {"opts.trainer_device_bytes", o->trainer_device_bytes},

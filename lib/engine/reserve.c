@@ -68,35 +68,63 @@ static int take(struct haul_engine *e, enum haul_tier tier, const char *purpose,
                                     : take_host(e, purpose, bytes, out);
 }
 
-static int open_pool(struct haul_engine *e)
+int hl_engine_pin(struct haul_engine *e, const struct haul_pool *pool)
 {
-    struct haul_pool_segment seg = {.bytes = hl_ledger_bytes(&e->ledger, HAUL_TIER_HOST)};
-    struct haul_pool_opts opts;
+    void *start;
+    uint64_t bytes;
+    int fd, rc = 0;
 
-    haul_pool_opts_init(&opts);
-    opts.segments = &seg;
-    opts.nsegments = 1;
-    if (e->ops->numa_node)
-        opts.numa_node = e->ops->numa_node(e->dev);
-    int rc = haul_pool_open(&opts, &e->pool);
-    if (rc < 0 || !e->ops->host_register)
-        return rc;
+    for (uint32_t i = 0; rc == 0 && e->ops->host_register; i++) {
+        if (haul_pool_segment_info(pool, i, &start, &bytes, &fd) < 0)
+            break;
+        rc = e->ops->host_register(e->dev, start, bytes);
+    }
+    return rc;
+}
+
+void hl_engine_unpin(struct haul_engine *e, const struct haul_pool *pool)
+{
     void *start;
     uint64_t bytes;
     int fd;
-    rc = haul_pool_segment_info(e->pool, 0, &start, &bytes, &fd);
-    return rc < 0 ? rc : e->ops->host_register(e->dev, start, bytes);
+
+    for (uint32_t i = 0; pool && e->ops->host_unregister; i++) {
+        if (haul_pool_segment_info(pool, i, &start, &bytes, &fd) < 0)
+            break;
+        (void)e->ops->host_unregister(e->dev, start);
+    }
+}
+
+static uint64_t whole_pages(uint64_t bytes)
+{
+    return (bytes + 4095) / 4096 * 4096;
+}
+
+/* Shared memory is the first segment, and what is in it is taken first. */
+static int open_pool(struct haul_engine *e)
+{
+    uint64_t all = hl_ledger_bytes(&e->ledger, HAUL_TIER_HOST);
+    uint64_t shared =
+        e->shares ? whole_pages(hl_peers_bytes(e)) + whole_pages(e->state[HAUL_TIER_HOST].params)
+                  : 0;
+    const struct haul_pool_segment seg[2] = {{.bytes = shared, .shared = 1, .fd = -1},
+                                             {.bytes = all - shared}};
+    struct haul_pool_opts opts;
+
+    haul_pool_opts_init(&opts);
+    opts.segments = shared ? seg : seg + 1;
+    opts.nsegments = shared ? 2 : 1;
+    if (e->ops->numa_node)
+        opts.numa_node = e->ops->numa_node(e->dev);
+    int rc = haul_pool_open(&opts, &e->pool);
+    if (rc == 0)
+        rc = hl_engine_pin(e, e->pool);
+    return rc == 0 && e->shares ? hl_peers_take(e) : rc;
 }
 
 static void close_pool(struct haul_engine *e)
 {
-    void *start;
-    uint64_t bytes;
-    int fd;
-
-    if (e->pool && e->ops->host_unregister &&
-        haul_pool_segment_info(e->pool, 0, &start, &bytes, &fd) == 0)
-        (void)e->ops->host_unregister(e->dev, start);
+    hl_engine_unpin(e, e->pool);
     haul_pool_close(e->pool);
     e->pool = NULL;
 }
@@ -346,7 +374,8 @@ int hl_engine_reserve(struct haul_engine *e)
         (rc = reserve_slots(e)) < 0 || (rc = reserve_unit_events(e)) < 0 ||
         (rc = reserve_samples(e)) < 0 || (rc = reserve_jobs(e)) < 0 ||
         (rc = hl_paging_open(e)) < 0 || (rc = hl_stash_open(e)) < 0 ||
-        (rc = hl_trace_open(e)) < 0 || (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
+        (rc = hl_trace_open(e)) < 0 || (rc = hl_peers_open(e)) < 0 ||
+        (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
         hl_engine_unreserve(e);
     return rc;
 }
@@ -419,5 +448,6 @@ void hl_engine_unreserve(struct haul_engine *e)
     hl_trace_close(e);
     while (e->ndevice_arenas)
         e->ops->free(e->dev, e->device_arena[--e->ndevice_arenas]);
+    hl_peers_close(e);
     close_pool(e);
 }

@@ -114,6 +114,9 @@ static int agree(struct haul_engine *e, struct gradients *g)
     sum_units(e, g);
     if (!e->comm)
         return 0;
+    /* the others' updates begin once all have met here: nothing may still read their shards */
+    if (e->pulls && (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
+        return rc;
     word[0] = !g->finite;
     word[1] = g->stop != 0;
     for (uint32_t i = 0; i < e->nunits; i++)
@@ -180,6 +183,7 @@ static void queue_updates(struct haul_engine *e, const struct haul_step *s, doub
     for (uint32_t i = 0; i < e->nunits; i++)
         if (e->units[i]->nreduced) {
             e->units[i]->nsteps++;
+            e->units[i]->nasked++;
             n++;
             hl_unit_set_update(e->units[i], HL_UPDATE_QUEUED);
         }

@@ -8,6 +8,7 @@
  *
  * Hot path: nothing here allocates or logs; only the trainer waits, in hl_turns_drain().
  */
+#include "clock.h"
 #include "engine_state.h"
 
 static void put(struct haul_engine *e, struct hl_turn turn)
@@ -37,7 +38,7 @@ int hl_turns_drain(struct haul_engine *e)
 /* Under lock: whether the unit, visited at position k, is or will be there without more frames. */
 static bool queue_fetch(struct haul_engine *e, struct haul_unit *u, uint64_t k)
 {
-    bool gather = e->opts.stage == 3 || u->apart;
+    bool gather = (e->opts.stage == 3 && !hl_unit_pulls(u)) || u->apart;
     int f;
 
     if (!hl_unit_windowed(u)) {
@@ -158,6 +159,22 @@ struct fetch {
     bool gather;
 };
 
+/* Up the link from the memory of all ranks. */
+static int pull_span(const struct fetch *f, unsigned s)
+{
+    struct haul_engine *e = f->e;
+    const struct haul_unit *u = f->unit;
+    uint64_t bytes = u->shard[s].elems * hl_span_param_bytes(s);
+    char *to = f->frame->mem + hl_param_span_offset(u, s);
+    int rc = 0;
+
+    for (uint32_t r = 0; rc == 0 && bytes && r < e->nranks; r++)
+        rc = e->ops->copy_h2d(e->dev, to + r * bytes,
+                              e->peer[r].params + (u->rest_params[s] - e->peer[e->rank].params),
+                              bytes, e->h2d);
+    return rc;
+}
+
 static char *rest_at(const struct fetch *f, unsigned s)
 {
     return f->slot ? f->slot->mem + hl_rest_span_offset(f->unit, s) : f->unit->rest_params[s];
@@ -189,7 +206,7 @@ static int lift(const struct fetch *f)
     if (rc == 0)
         rc = e->ops->stream_wait(e->dev, e->h2d, f->unit->published);
     for (unsigned s = 0; rc == 0 && s < HL_NSPANS; s++)
-        rc = lift_span(f, s);
+        rc = hl_unit_pulls(f->unit) ? pull_span(f, s) : lift_span(f, s);
     return rc < 0 ? rc : e->ops->event_record(e->dev, f->frame->loaded, e->h2d);
 }
 
@@ -254,6 +271,21 @@ static int submit_fetch(const struct fetch *f)
     return rc;
 }
 
+int hl_turns_time_fetch(struct haul_engine *e, struct haul_unit *u, double *seconds)
+{
+    struct hl_window_frame *w = &e->wframe[0];
+    uint64_t begin;
+    int rc = e->comm->ops->barrier(e->comm);
+
+    begin = hl_clock_ns();
+    if (rc == 0)
+        rc = submit_fetch(&(struct fetch){e, u, w, NULL, !hl_unit_pulls(u)});
+    if (rc == 0)
+        rc = e->ops->event_sync(e->dev, w->loaded);
+    *seconds = (double)(hl_clock_ns() - begin) * 1e-9;
+    return rc;
+}
+
 /* Under lock: the unit is new and its parameters are in memory; else the pager is asked for them. */
 static bool can_fetch(struct haul_engine *e, const struct hl_turn *t, struct hl_param_slot **slot)
 {
@@ -278,7 +310,7 @@ static bool can_fetch(struct haul_engine *e, const struct hl_turn *t, struct hl_
     return true;
 }
 
-static int take_fetch(struct haul_engine *e, const struct hl_turn *t)
+static int take_fetch(struct haul_engine *e, const struct hl_turn *t, bool *poll)
 {
     struct hl_param_slot *slot;
     bool ready;
@@ -287,6 +319,10 @@ static int take_fetch(struct haul_engine *e, const struct hl_turn *t)
     hl_spin_lock(&e->lock);
     ready = can_fetch(e, t, &slot);
     hl_spin_unlock(&e->lock);
+    if (ready && hl_unit_pulls(t->unit) && !hl_peers_ready(t->unit)) {
+        *poll = true; /* other processes cannot wake this one */
+        return 0;
+    }
     if (!ready)
         return 0;
     rc = submit_fetch(&(struct fetch){e, t->unit, &e->wframe[t->frame], slot, t->gather});
@@ -410,7 +446,7 @@ static int take_reduce(struct haul_engine *e, const struct hl_turn *t)
     return 1;
 }
 
-int hl_pump_turns(struct haul_engine *e)
+int hl_pump_turns(struct haul_engine *e, bool *poll)
 {
     uint64_t done = atomic_load_explicit(&e->turns.done, memory_order_relaxed);
     const struct hl_turn *t;
@@ -421,7 +457,7 @@ int hl_pump_turns(struct haul_engine *e)
     t = &e->turns.ring[done % e->turns.nring];
     switch (t->kind) {
     case HL_TURN_FETCH:
-        rc = take_fetch(e, t);
+        rc = take_fetch(e, t, poll);
         break;
     case HL_TURN_GATHER:
         if (atomic_load(&t->unit->update) != HL_UPDATE_IDLE)
