@@ -66,6 +66,43 @@ class OptimStep(c.Structure):
     ]
 
 
+class SafetensorsInfo(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t), ("name", c.c_char_p), ("dtype_name", c.c_char_p),
+        ("dtype", c.c_int), ("ndims", c.c_uint32), ("shape", c.c_void_p), ("nelems", c.c_uint64),
+        ("nbytes", c.c_uint64), ("file", c.c_char_p),
+    ]
+
+
+class SafetensorsWriterOpts(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("shard_bytes", c.c_uint64), ("metadata", c.c_void_p),
+                ("nmetadata", c.c_uint32)]
+
+
+class ConfigOpts(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("strict", c.c_int), ("no_environment", c.c_int),
+                ("flags", c.c_void_p), ("nflags", c.c_uint32), ("ranks", c.c_uint32)]
+
+
+class ConfigSetting(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("key", c.c_char_p), ("value", c.c_char_p),
+                ("source", c.c_int), ("where", c.c_char_p)]
+
+
+class ConfigValues(c.Structure):
+    _fields_ = [
+        ("stage", c.c_uint32), ("offload", c.c_int), ("master", c.c_int), ("dtype", c.c_int),
+        ("grad_dtype", c.c_int), ("optim", Optim), ("lr", c.c_double), ("weight_decay", c.c_double),
+        ("clip_norm", c.c_double), ("loss_scale", c.c_double), ("loss_scale_window", c.c_uint32),
+        ("train_batch", c.c_uint64), ("micro_batch", c.c_uint64), ("accumulation", c.c_uint64),
+        ("device_mem_bytes", c.c_uint64), ("host_mem_bytes", c.c_uint64),
+        ("nvme_mem_bytes", c.c_uint64), ("nvme_dirs", c.c_void_p), ("nnvme_dirs", c.c_uint32),
+        ("slots", c.c_uint32), ("window", c.c_uint32), ("max_held", c.c_uint32),
+        ("passes", c.c_uint32), ("nthreads", c.c_uint32), ("slot_bytes", c.c_uint64),
+        ("overlap", c.c_int), ("io_method", c.c_int),
+    ]
+
+
 # size, then field: offset. x86-64 and AArch64 agree.
 PINS = [
     (Shape, 56, {"recompute": 48}),
@@ -79,6 +116,12 @@ PINS = [
     (OptimArrays, 80, {"n": 8, "grad_dtype": 16, "master_form": 24, "grad": 32, "master": 40,
                        "param": 64, "first": 72}),
     (OptimStep, 56, {"step": 8, "lr": 16, "weight_decay": 24, "grad_scale": 32, "parts": 40}),
+    (SafetensorsInfo, 64, {"dtype": 24, "shape": 32, "nbytes": 48, "file": 56}),
+    (SafetensorsWriterOpts, 32, {"shard_bytes": 8, "nmetadata": 24}),
+    (ConfigOpts, 32, {"strict": 8, "flags": 16, "ranks": 28}),
+    (ConfigSetting, 40, {"value": 16, "source": 24, "where": 32}),
+    (ConfigValues, 232, {"optim": 24, "lr": 96, "loss_scale_window": 128, "train_batch": 136,
+                         "nvme_dirs": 184, "slots": 196, "slot_bytes": 216, "io_method": 228}),
 ]
 
 failures = 0
@@ -164,6 +207,26 @@ def check_optim(lib):
           lib.haul_optim_update(c.byref(opt), c.byref(a), c.byref(s), 1) == -22)
 
 
+def check_config(lib):
+    opts, config = ConfigOpts(), c.c_void_p()
+    lib.haul_config_opts_init(c.byref(opts))
+    check("haul_config_opts_init knows this struct_size", opts.struct_size == c.sizeof(ConfigOpts))
+    flags = (c.c_char_p * 5)(b"stage=2", b"beta2=0.75", b"nvme=/a,/b", b"slot_bytes=1MiB", b"io_method=threads")
+    opts.no_environment, opts.flags, opts.nflags = 1, c.cast(flags, c.c_void_p), 5
+    check("haul_config_load succeeds", lib.haul_config_load(None, c.byref(opts), c.byref(config)) == 0)
+    lib.haul_config_values.restype = c.POINTER(ConfigValues)
+    v = lib.haul_config_values(config).contents
+    check("values are where they are pinned",
+          (v.stage, v.offload, v.optim.beta2, v.nnvme_dirs, v.slot_bytes, v.overlap, v.io_method)
+          == (2, 2, 0.75, 2, 1 << 20, 1, 2))
+    setting = ConfigSetting(c.sizeof(ConfigSetting))
+    check("haul_config_get_setting knows this struct_size",
+          lib.haul_config_get_setting(config, 0, c.byref(setting)) == 0)
+    check("and says the value and its source",
+          (setting.key, setting.value, setting.source, setting.where) == (b"stage", b"2", 3, b"stage"))
+    lib.haul_config_close(config)
+
+
 def main():
     lib = c.CDLL(sys.argv[1])
     lib.haul_last_error.restype = c.c_char_p
@@ -173,6 +236,7 @@ def main():
     check_pins()
     check_plan(lib)
     check_optim(lib)
+    check_config(lib)
     return 1 if failures else 0
 
 

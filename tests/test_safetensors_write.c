@@ -1,6 +1,8 @@
 /* Writing safetensors: rounding, layout, sets, names; every failure leaves what was there. */
 #include <dirent.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include "safetensors_case.h"
 #include "sys.h"
@@ -353,7 +355,107 @@ Test(safetensors_write, a_file_and_a_set_of_one_path_replace_each_other)
     tree_remove(&t);
 }
 
+/* ---- large ones ---- */
+
+/* Bytes of this process in memory. */
+static uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+
+    cr_assert_not_null(f);
+    cr_assert_eq(fscanf(f, "%*u %llu", &pages), 1);
+    fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+Test(safetensors_write, memory_does_not_grow_with_the_file)
+{
+    enum { N = 24 << 20, PIECE = 1 << 16 };
+    const uint64_t shape[] = {N};
+    const struct haul_safetensors_decl decls[] = {{"w", HAUL_FP32, 1, shape},
+                                                  {"h", HAUL_BF16, 1, shape}};
+    struct tree t = tree_make();
+    const char *path = tree_path(&t, "x.safetensors");
+    static float values[PIECE];
+    struct haul_safetensors_writer *w;
+    struct haul_safetensors *st;
+    uint64_t before;
+
+    memset(values, 0x3e, sizeof values);
+    before = resident_bytes();
+    w = writing(path, 0, decls, 2);
+    for (uint64_t i = 0; i < 2; i++)
+        for (uint64_t first = 0; first < N; first += PIECE)
+            put(w, i, first, PIECE, values);
+    finish(w);
+    cr_assert_eq(haul_safetensors_open(path, &st), 0);
+    for (uint64_t i = 0; i < 2; i++)
+        for (uint64_t first = 0; first < N; first += PIECE)
+            cr_assert_eq(haul_safetensors_read(st, i, first, PIECE, values), 0);
+    haul_safetensors_close(st);
+    tree_remove(&t);
+    cr_assert_lt(resident_bytes(), before + (8 << 20), "144 MB were written and read");
+}
+
+Test(safetensors_write, a_full_drive_is_found_at_open)
+{
+    const uint64_t shape[] = {1ull << 45};
+    const struct haul_safetensors_decl x = {"x", HAUL_FP32, 1, shape};
+    struct haul_safetensors_writer *w = NULL;
+    struct tree t = tree_make();
+    int rc = haul_safetensors_writer_open(tree_path(&t, "x.safetensors"), NULL, &x, 1, &w);
+
+    cr_assert(rc == -ENOSPC || rc == -EFBIG, "%d: room for 2^47 bytes?", rc);
+    cr_assert_null(w);
+    cr_assert_eq(count_names(t.root, ""), 0);
+    tree_remove(&t);
+}
+
 /* ---- failures ---- */
+
+/* Save over and over again, without end. */
+static void save_for_ever(const char *path)
+{
+    for (float a = 1;; a++) {
+        const struct haul_safetensors_decl x = {"x", HAUL_FP32, 1, shape_3};
+        const float values[3] = {a, a, a};
+        struct haul_safetensors_writer *w;
+
+        if (haul_safetensors_writer_open(path, NULL, &x, 1, &w) < 0 ||
+            haul_safetensors_writer_put(w, 0, 0, 3, values) < 0 ||
+            haul_safetensors_writer_finish(w) < 0)
+            _exit(1);
+        haul_safetensors_writer_close(w);
+    }
+}
+
+Test(safetensors_write, a_kill_at_any_instant_leaves_a_whole_file)
+{
+    struct tree t = tree_make();
+    const char *path = tree_path(&t, "x.safetensors");
+
+    write_x(path, 0.5f);
+    for (unsigned i = 0; i < 30; i++) {
+        struct haul_safetensors *st;
+        float values[3];
+        pid_t child = fork();
+
+        if (child == 0)
+            save_for_ever(path);
+        usleep(1000 + i * 977 % 7000);
+        kill(child, SIGKILL);
+        cr_assert_eq(waitpid(child, NULL, 0), child);
+        cr_assert_eq(haul_safetensors_open(path, &st), 0, "%s", haul_last_error());
+        cr_assert_eq(haul_safetensors_read(st, 0, 0, 3, values), 0);
+        if (values[1] != values[0]) /* the one from before the first child */
+            cr_assert(values[0] == 0.5f && values[1] == 1.5f && values[2] == 2.5f);
+        else
+            cr_assert(values[0] >= 1 && values[2] == values[0]);
+        haul_safetensors_close(st);
+    }
+    tree_remove(&t);
+}
 
 /* 0 once nothing failed. Whatever fails, what was there before is there and whole. */
 static int save_with_failure(const struct tree *t, int64_t n)
