@@ -21,7 +21,7 @@ def help_names_every_flag():
     assert result.rc == 0 and result.err == ""
     for flag in ("data steps layers dim heads seq batch accum order stage offload device device-mem "
                  "host-mem nvme nvme-mem io slots slot-bytes master grad-dtype dtype lr clip seed "
-                 "threads link-gbps init dump-init export stash stash-mem jsonl trace digest quiet").split():
+                 "threads link-gbps init dump-init export stash stash-mem bench json jsonl trace digest quiet").split():
         assert f"--{flag} " in result.out, flag
 
 
@@ -74,6 +74,9 @@ def usage_errors_are_one_line_and_exit_2():
             ["at most 16", "--nvme", ",".join("." * 17)],
             ["--nvme needs --offload", "--nvme", ".", "--offload", "none"],
             ["needs --stash", "--stash-mem", "1GB", "--nvme", "."],
+            ["--json needs --bench", "--json"], ["every --offload", "--bench", "--offload", "none"],
+            ["own figures", "--bench", "--digest"], ["own figures", "--bench", "--no-overlap"],
+            ["at most 1000", "--bench", "--steps", "1001"],
             ["needs --nvme", "--stash", "--stash-mem", "1GB"],
             ["--stash-mem", "--stash", "--nvme", ".", "--stash-mem", "0"],
             ["--lr", "--lr", "1e39"], ["--lr", "--lr", "3.5e38"],
@@ -461,6 +464,19 @@ def a_second_ctrl_c_ends_at_once():
     assert child.returncode in (-signal.SIGINT, 0), child.returncode
 
 
+def bench_puts_each_offload_beside_the_device():
+    result = run(*SMALL[:-2], "--bench", "--steps", 2, "--json")
+    assert result.rc == 0 and result.err == "", (result.rc, result.err)
+    found = json.loads(result.out)
+    rows = {row["offload"]: row for row in found["rows"]}
+    assert found["emulated"] is True and found["steps"] == 2 and set(rows) == {"none", "optimizer", "all"}
+    assert rows["none"]["peaks"]["host"] < rows["optimizer"]["peaks"]["host"] < rows["all"]["peaks"]["host"]
+    assert rows["none"]["peaks"]["device"] > rows["optimizer"]["peaks"]["device"] > rows["all"]["peaks"]["device"]
+    assert found["digest"] == train(*SMALL[:-2], "--steps", 6).digest
+    table = run(*SMALL[:-2], "--bench", "--steps", 2)
+    assert table.rc == 0 and "emulated" in table.out and table.err == "", table.err
+
+
 def quiet_prints_nothing_but_the_digest():
     result = run(*SMALL, "--quiet", "--digest")
     assert result.rc == 0 and result.err == "" and result.out == f"digest {result.digest}\n"
@@ -483,4 +499,4 @@ main([help_names_every_flag, help_that_is_lost_is_a_failure,
       peaks_are_the_plan_to_the_byte, thirteen_billion_on_four_cards_is_planned_here, a_budget_of_the_plan_is_enough_and_one_byte_less_is_not,
       an_address_space_below_the_plan_is_refused,
       a_gradient_that_is_not_finite_skips_the_step_and_says_so, ctrl_c_finishes_the_step_and_closes,
-      a_second_ctrl_c_ends_at_once, quiet_prints_nothing_but_the_digest])
+      a_second_ctrl_c_ends_at_once, bench_puts_each_offload_beside_the_device, quiet_prints_nothing_but_the_digest])

@@ -1,6 +1,7 @@
 /* args.c: one table of flags; parsing, help and the nearest flag of a typing error all come from it. */
 #include "args.h"
 #include "compute.h"
+#include "offload_rows.h"
 
 #include <errno.h>
 #include <libgen.h>
@@ -48,7 +49,7 @@ static const struct choice io_choices[] = {
 /* clang-format off */
 static const struct flag flags[] = {
     {"data", TEXT, AT(data), "FILE  text to learn (any file; default: haul's own docs and sources)", 0, 0, NULL},
-    {"steps", COUNT, AT(steps), "N  steps to train (100)", 1, 1000000000, NULL},
+    {"steps", COUNT, AT(steps), "N  steps to train (100); measured of each row with --bench (7)", 1, 1000000000, NULL},
     {"model", CHOICE, AT(model), "7b|13b|70b  layers, width and heads of that size; flags after it change them", 0, 0, model_choices},
     {"layers", COUNT, AT(layers), "N  blocks (4)", 1, 4096, NULL},
     {"dim", COUNT, AT(dim), "N  width of the model (128)", 1, 65536, NULL},
@@ -82,6 +83,8 @@ static const struct flag flags[] = {
     {"no-recompute", SWITCH, AT(no_recompute), " keep all activations instead of computing each block's again", 0, 0, NULL},
     {"no-overlap", SWITCH, AT(no_overlap), " each step waits for its own updates", 0, 0, NULL},
     {"plan-only", SWITCH, AT(plan_only), " print what would be reserved, and end", 0, 0, NULL},
+    {"bench", SWITCH, AT(bench), " measure the same model with each --offload in turn, and print the three beside each other", 0, 0, NULL},
+    {"json", SWITCH, AT(json), " print what --bench found as one JSON object", 0, 0, NULL},
     {"jsonl", TEXT, AT(jsonl), "FILE  one JSON object per step, and a summary", 0, 0, NULL},
     {"trace", TEXT, AT(trace), "FILE  what every lane did when, for Perfetto or chrome://tracing", 0, 0, NULL},
     {"init", TEXT, AT(init), "PATH  weights to begin with: a safetensors file, set or folder with GPT-2's names (fresh ones)", 0, 0, NULL},
@@ -92,6 +95,9 @@ static const struct flag flags[] = {
     {"help", SWITCH, AT(help), " this text", 0, 0, NULL},
 };
 /* clang-format on */
+
+#define STEPS       100
+#define BENCH_STEPS 7
 
 #define NFLAGS   (sizeof flags / sizeof *flags)
 #define MAX_NAME 32
@@ -375,6 +381,26 @@ static int check_weights(const struct args *args)
     return EXIT_OK;
 }
 
+static int check_bench(struct args *args)
+{
+    if (args->steps == 0)
+        args->steps = args->bench ? BENCH_STEPS : STEPS;
+    if (args->json && !args->bench)
+        return contradiction("--json needs --bench; a run's steps go to --jsonl FILE");
+    if (!args->bench)
+        return EXIT_OK;
+    if (args->offload != HAUL_OFFLOAD_ALL)
+        return contradiction("--bench runs every --offload: leave that flag out");
+    if (args->no_overlap || args->plan_only || args->digest || args->jsonl != NULL ||
+        args->trace != NULL || args->dump_init != NULL || args->export != NULL)
+        return contradiction("--bench prints its own figures and keeps no weights: leave out "
+                             "--no-overlap, --plan-only, --digest, --jsonl, --trace, --dump-init "
+                             "and --export");
+    if (args->steps > OFFLOAD_MAX_STEPS)
+        return contradiction("--bench measures at most 1000 --steps");
+    return EXIT_OK;
+}
+
 /* Flags that cannot stand together; fills in what depends on another flag. */
 static int check(struct args *args)
 {
@@ -391,7 +417,8 @@ static int check(struct args *args)
     if (args->batch / args->accum * args->seq > INT32_MAX)
         return contradiction("--batch / --accum * --seq: over 2^31 tokens in a micro-batch");
     if (check_nvme(args) != EXIT_OK || check_stash(args) != EXIT_OK ||
-        check_dtypes(args) != EXIT_OK || check_weights(args) != EXIT_OK)
+        check_dtypes(args) != EXIT_OK || check_weights(args) != EXIT_OK ||
+        check_bench(args) != EXIT_OK)
         return EXIT_USAGE;
     if (args->ranks > 1 && !args->plan_only)
         return contradiction(
@@ -409,8 +436,7 @@ static int check(struct args *args)
 
 int args_parse(int argc, char **argv, struct args *out)
 {
-    struct args args = {.steps = 100,
-                        .layers = 4,
+    struct args args = {.layers = 4,
                         .dim = 128,
                         .heads = 4,
                         .seq = 128,

@@ -39,7 +39,7 @@ struct args {
     unsigned dtype, grad_dtype;           /* enum haul_dtype */
     unsigned master;                      /* enum haul_master */
     unsigned io;                          /* enum haul_io_method */
-    bool stash, no_recompute, no_overlap, digest, quiet, plan_only, help;
+    bool stash, no_recompute, no_overlap, digest, quiet, plan_only, bench, json, help;
 };
 
 /**

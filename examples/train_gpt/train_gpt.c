@@ -12,6 +12,7 @@
 #include "chrome_trace.h"
 #include "compute.h"
 #include "data.h"
+#include "offload_rows.h"
 #include "progress.h"
 
 static volatile sig_atomic_t interrupted;
@@ -103,10 +104,22 @@ static int run_opened(const struct args *args, bool with_digest, const struct da
     return rc;
 }
 
+static int run_one(const struct args *args, bool with_digest, const struct data *data,
+                   struct ranks *ranks)
+{
+    struct trainer trainer;
+    int rc = trainer_open(args, ranks, &trainer);
+
+    if (rc != EXIT_OK)
+        return rc;
+    rc = run_opened(args, with_digest, data, &trainer);
+    trainer_close(&trainer);
+    return rc;
+}
+
 static int run_rank(const struct args *args, struct ranks *ranks)
 {
     bool with_digest = args->digest || args->jsonl != NULL; /* which all ranks form together */
-    struct trainer trainer;
     struct args mine;
     struct data data;
     int rc = ranks_share(ranks, args, &mine);
@@ -115,11 +128,8 @@ static int run_rank(const struct args *args, struct ranks *ranks)
         return rc;
     if (data_open(mine.data, mine.seq, &data) < 0)
         return EXIT_FAILED;
-    rc = trainer_open(&mine, ranks, &trainer);
-    if (rc == EXIT_OK) {
-        rc = run_opened(&mine, with_digest, &data, &trainer);
-        trainer_close(&trainer);
-    }
+    rc = mine.bench ? offload_rows_run(&mine, &data, ranks)
+                    : run_one(&mine, with_digest, &data, ranks);
     data_close(&data);
     return rc;
 }
