@@ -1,4 +1,4 @@
-/* The CUDA back end over a fake driver: choosing, memory, pinning, copies. */
+/* The CUDA back end over a fake driver, or a GPU: choosing, memory, pinning, copies. */
 #include <sys/mman.h>
 
 #include "test_cuda_fixture.h"
@@ -134,7 +134,7 @@ Test(cuda_device, the_cap_holds_to_the_byte)
     struct haul_device *dev;
     void *a, *b = NULL;
 
-    fake_load();
+    driver_load();
     opts.mem_bytes = 1000;
     dev = open_with(&opts, 0);
     a = device_mem(dev, 600);
@@ -155,7 +155,7 @@ Test(cuda_device, the_cap_holds_to_the_byte)
 
 Test(cuda_device, a_full_gpu_says_what_is_free)
 {
-    struct haul_device *dev = cuda_open();
+    struct haul_device *dev = fake_open("a GPU of a megabyte");
     void *p = NULL;
 
     fake.configure(&(struct fake_cuda_config){.mem_bytes = 1000000});
@@ -261,7 +261,7 @@ Test(cuda_device, pool_memory_is_pinned_and_copied_from_as_it_is)
 
 Test(cuda_device, a_refused_registration_is_tried_in_smaller_pieces)
 {
-    struct haul_device *dev = cuda_open();
+    struct haul_device *dev = fake_open("it refuses to pin");
     uint64_t bytes = 50 * MIB;
     char *host = map(2 * bytes);
 
@@ -279,7 +279,7 @@ Test(cuda_device, a_refused_registration_is_tried_in_smaller_pieces)
 
 Test(cuda_device, memory_that_cannot_be_pinned_is_used_as_it_is_and_said_once)
 {
-    struct haul_device *dev = cuda_open();
+    struct haul_device *dev = fake_open("it refuses to pin");
     uint64_t bytes = 50 * MIB;
     char *host = map(2 * bytes);
 
@@ -303,7 +303,7 @@ Test(cuda_device, memory_that_cannot_be_pinned_is_used_as_it_is_and_said_once)
 
 Test(cuda_device, neighbouring_registrations_are_kept_apart)
 {
-    struct haul_device *dev = cuda_open();
+    struct haul_device *dev = fake_open("it counts registrations");
     char *host = map(4 * MIB);
     int64_t before = fake.live();
 

@@ -1,9 +1,9 @@
-/* The CUDA back end over a fake driver: streams, events, time, contexts, a lost device. */
+/* The CUDA back end over a fake driver, or a GPU: streams, events, time, contexts, a lost device. */
 #include "test_cuda_fixture.h"
 
 Test(cuda_stream, streams_run_at_the_same_time_and_each_in_order)
 {
-    struct haul_device *dev = cuda_open();
+    struct haul_device *dev = fake_open("CUDA may run host functions of all streams on one thread");
     void *a = device_stream(dev), *b = device_stream(dev);
     struct door first = {0}, second = {0};
 
@@ -163,7 +163,7 @@ Test(cuda_stream, any_thread_may_call)
 Test(cuda_stream, a_lost_context_is_an_error_that_says_so_and_leaves_nothing)
 {
     struct census before = census_take();
-    struct haul_device *dev = cuda_open();
+    struct haul_device *dev = fake_open("it loses its context");
     struct hl_event *ev = device_event(dev);
     void *a = device_stream(dev), *b = device_stream(dev), *p = device_mem(dev, 100);
     atomic_int n = 0;

@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""train_gpt --device cuda from outside, over a driver and a cuBLAS that are fakes: train_gpt_cuda.py PROGRAM
-FOLDER fast|slow, where FOLDER holds both. Says nothing about a GPU's speed."""
+"""train_gpt --device cuda from outside: train_gpt_cuda.py PROGRAM FOLDER fast|slow over a driver and a cuBLAS that
+are fakes, which FOLDER holds, and which say nothing about a GPU's speed; train_gpt_cuda.py PROGRAM - gpu over those
+of the machine."""
+import functools
+import json
 import os
 import subprocess
 import sys
 import tempfile
 
 FAKES = os.path.abspath(sys.argv.pop(2))
-SLOW = sys.argv.pop(2) == "slow"
+SET = sys.argv.pop(2)
+SLOW, GPU = SET == "slow", SET == "gpu"
 
 from train_gpt_runner import PROGRAM, Skip, main, plan, run  # noqa: it reads the words above
 
 TINY = ["--layers", 2, "--dim", 32, "--heads", 2, "--seq", 32, "--batch", 4]
-ON_FAKES = {"LD_LIBRARY_PATH": FAKES}
+ON_FAKES = {} if GPU else {"LD_LIBRARY_PATH": FAKES}
 
 
 def train(*flags, env=None):
@@ -24,6 +28,17 @@ def train(*flags, env=None):
 
 def cuda(*flags, env=None):
     return train(*flags, "--device", "cuda", env=dict(ON_FAKES, **(env or {})))
+
+
+def on_a_gpu(test):
+    """The test, skipped where there is no GPU or no cuBLAS."""
+    @functools.wraps(test)
+    def serve():
+        probe = run(*TINY, "--steps", 1, "--quiet", "--device", "cuda")
+        if probe.rc == 3:
+            raise Skip(probe.err.strip())
+        test()
+    return serve
 
 
 def follows(*flags):
@@ -103,6 +118,43 @@ def peaks_are_the_plan_and_a_byte_less_is_refused():
             assert result.rc == 1 and "short by 1 B" in result.err, (result.rc, result.err)
 
 
+def a_model_that_does_not_fit_trains_within_the_memory_that_is_given():
+    # 16 bytes a parameter: 1.6 GB on a GPU
+    shape = ["--layers", 8, "--dim", 1024 if GPU else 256, "--heads", 4, "--seq", 16, "--batch", 2]
+    whole = plan(*shape, "--device", "cuda", "--offload", "none", env=ON_FAKES)
+    state = 8 * whole["device", "parameters"]
+    cap = plan(*shape, "--device", "cuda", env=ON_FAKES)["device", "trainer"] + state // 2
+    assert cap < state, (cap, state)
+    result = cuda(*shape, "--steps", 3, "--device-mem", cap)
+    assert result.summary["peaks"]["device"] <= cap < 16 * whole["device", "parameters"] // 2, result.summary
+    assert result.digest == cuda(*shape, "--steps", 3, "--offload", "none").digest
+
+
+def bench_puts_each_offload_beside_the_device():
+    flags = [*TINY, "--device", "cuda", "--bench", "--steps", 3]
+    result = run(*flags, "--json", env=ON_FAKES)
+    assert result.rc == 0 and result.err == "", (result.rc, result.err)
+    found = json.loads(result.out)
+    assert found["emulated"] is False and found["steps"] == 3 and found["interleaved"] is True, found
+    assert found["state_bytes"] == 16 * found["params"] and found["tokens_per_step"] == 128, found
+    rows = found["rows"]
+    assert [row["offload"] for row in rows] == ["none", "optimizer", "all"], rows
+    assert rows[0]["penalty"] is None, rows
+    for row in rows:
+        assert row["fits"] and row["planned"] == row["peaks"], row
+        assert 0 < row["fastest_ms"] <= row["step_ms"] <= row["slowest_ms"], row
+        assert abs(row["tokens_per_s"] * row["step_ms"] / 128e3 - 1) < 1e-6, row
+        assert abs(row["step_ms"] / rows[0]["step_ms"] - 1 - (row["penalty"] or 0)) < 1e-6, row
+        assert set(row["exposed_ms"]) == {"h2d", "d2h", "optim", "io_read", "io_write"}, row
+    params = found["params"]
+    assert rows[0]["bytes"]["d2h"] < params < rows[1]["bytes"]["d2h"] / 2, rows
+    assert rows[2]["bytes"]["h2d"] > 3 * params, rows  # weights, forward and backward, less what has stayed
+    # 2 x 4 steps of the same batches: the warm turn counts
+    assert found["digest"] == cuda(*TINY, "--steps", 8).digest
+    table = run(*flags, env=ON_FAKES)
+    assert table.rc == 0 and "penalty" in table.out and "emulated" not in table.out, table.out
+
+
 def refuse(words, env, *flags):
     result = run(*TINY, *flags, env=env)
     assert result.rc == 3, (result.rc, result.err)
@@ -153,10 +205,13 @@ def each_program_starts_the_other():
     assert result.rc == 2 and "--link-gbps" in result.err, result.err
 
 
-main([the_same_digest_under_delays, a_failing_call_of_the_driver_ends_the_run_with_one_line] if SLOW else
-     [losses_are_the_cpus_within_2_percent, losses_follow_in_other_types_and_orders_too,
-      losses_follow_over_more_than_one_tile_of_scores, the_same_digest_wherever_state_lives,
-      the_same_digest_under_delays, a_failing_call_of_the_driver_ends_the_run_with_one_line,
-      state_on_nvme_too, peaks_are_the_plan_and_a_byte_less_is_refused, without_a_driver_one_line_says_so,
-      without_cublas_one_line_says_so, without_its_program_beside_it_train_gpt_says_so,
-      each_program_starts_the_other])
+EVERYWHERE = [losses_are_the_cpus_within_2_percent, losses_follow_in_other_types_and_orders_too,
+              losses_follow_over_more_than_one_tile_of_scores, the_same_digest_wherever_state_lives,
+              state_on_nvme_too, peaks_are_the_plan_and_a_byte_less_is_refused,
+              a_model_that_does_not_fit_trains_within_the_memory_that_is_given,
+              bench_puts_each_offload_beside_the_device]
+WITH_FAKES = [the_same_digest_under_delays, a_failing_call_of_the_driver_ends_the_run_with_one_line]
+main([on_a_gpu(test) for test in EVERYWHERE] if GPU else WITH_FAKES if SLOW else
+     EVERYWHERE + WITH_FAKES +
+     [without_a_driver_one_line_says_so, without_cublas_one_line_says_so,
+      without_its_program_beside_it_train_gpt_says_so, each_program_starts_the_other])
