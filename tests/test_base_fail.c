@@ -30,6 +30,7 @@ Test(base_fail, codes_keep_their_numbers)
     cr_assert_eq(HAUL_E_PLAN, -10007);
     cr_assert_eq(HAUL_E_CONFIG, -10008);
     cr_assert_eq(HAUL_E_ABI, -10009);
+    cr_assert_eq(HAUL_E_FORMAT, -10010);
 }
 
 Test(base_fail, a_failure_keeps_its_text_until_the_next)

@@ -121,7 +121,7 @@ Test(config, stage_2_with_auto_values_leaves_them_to_the_trainer)
                                         {"optimizer", "adamw", "optimizer.type"},
                                         {"lr", "0.001", NULL},
                                         {"beta2", "0.999", NULL},
-                                        {"clip_norm", "0", NULL},
+                                        {"clip_norm", "1", NULL},
                                         {"train_batch", "auto", NULL},
                                         {"accumulation", "auto", NULL},
                                         {0}});
@@ -532,7 +532,7 @@ Test(config, apply_sets_an_engines_options_and_a_step)
               opts.slot_bytes == 16 << 20);
     cr_assert(opts.nthreads == 12 && opts.overlap == 0 && opts.io_method == HAUL_IO_THREADS);
     cr_assert(opts.ngroups == 2 && opts.stash_entries == 5, "what a configuration does not have");
-    cr_assert(step.lr == 1e-3 && step.weight_decay == 0 && step.clip_norm == 0 &&
+    cr_assert(step.lr == 1e-3 && step.weight_decay == 0 && step.clip_norm == 1 &&
               step.grad_scale == 0.5);
     opts.struct_size = 8;
     cr_assert_eq(haul_config_apply(config, &opts, NULL), HAUL_E_ABI);

@@ -307,6 +307,8 @@ int hl_deepspeed_resolve(struct haul_config *c, const struct hl_ds *ds)
     if (rc == 0)
         rc = resolve_optimizer(c, ds);
     if (rc == 0)
+        rc = set_default(c, HL_SET_CLIP_NORM, 1, "no gradient_clipping: 1 there");
+    if (rc == 0)
         rc = pass_on(c, ds, HL_DS_CLIPPING, HL_SET_CLIP_NORM);
     if (rc == 0)
         rc = pass_on(c, ds, HL_DS_TRAIN_BATCH, HL_SET_TRAIN_BATCH);
