@@ -1,6 +1,7 @@
 /* args.c: one table of flags; parsing, help and the nearest flag of a typing error all come from it. */
 #include "args.h"
 #include "compute.h"
+#include "settings.h"
 #include "offload_rows.h"
 
 #include <errno.h>
@@ -78,6 +79,7 @@ static const struct flag flags[] = {
     {"master", CHOICE, AT(master), "fp32|split  records of 12 B a parameter, or of 10 with --dtype bf16 (fp32)", 0, 0, master_choices},
     {"lr", NUMBER, AT(lr), "X  learning rate after 20 steps of warm-up (0.002)", 0, 0, NULL},
     {"clip", NUMBER, AT(clip), "X  clip the gradient to this global norm; 0: never (1)", 0, 0, NULL},
+    {"config", TEXT, AT(config), "FILE  settings from a DeepSpeed ds_config.json or one of haul's own, and from the environment; flags count before it", 0, 0, NULL},
     {"seed", COUNT, AT(seed), "N  fixes weights and batches (1)", 0, INT64_MAX, NULL},
     {"threads", COUNT, AT(threads), "N  threads of the optimizer (cores allowed)", 1, 1024, NULL},
     {"no-recompute", SWITCH, AT(no_recompute), " keep all activations instead of computing each block's again", 0, 0, NULL},
@@ -434,6 +436,29 @@ static int check(struct args *args)
     return EXIT_OK;
 }
 
+/* The file of --config, which is read before the flags. */
+static int read_settings(int argc, char **argv, struct args *args)
+{
+    const struct flag *flag;
+    char *value;
+
+    for (int i = 1; i < argc; i++) {
+        flag = strncmp(argv[i], "--", 2) == 0 ? find_flag(argv[i], &value) : NULL;
+        if (flag != NULL && flag->offset == AT(config))
+            args->config = value != NULL ? value : argv[i + 1];
+    }
+    return args->config != NULL ? settings_read(args->config, args) : EXIT_OK;
+}
+
+static int parse_words(int argc, char **argv, struct args *args)
+{
+    int used, rc = EXIT_OK;
+
+    for (int i = 1; rc == EXIT_OK && i < argc; i += used)
+        rc = parse_word(argv, i, args, &used);
+    return rc == EXIT_OK && !args->help ? check(args) : rc;
+}
+
 int args_parse(int argc, char **argv, struct args *out)
 {
     struct args args = {.layers = 4,
@@ -445,20 +470,24 @@ int args_parse(int argc, char **argv, struct args *out)
                         .stage = 3,
                         .seed = 1,
                         .lr = 0.002,
+                        .weight_decay = 0.01,
+                        .loss_scale = 65536,
+                        .loss_scale_window = 2000,
                         .clip = 1,
                         .device = compute_device,
                         .offload = HAUL_OFFLOAD_ALL,
                         .dtype = HAUL_BF16};
-    int used, rc;
+    int rc;
 
-    for (int i = 1; i < argc; i += used) {
-        rc = parse_word(argv, i, &args, &used);
-        if (rc != EXIT_OK)
-            return rc;
-    }
-    rc = args.help ? EXIT_OK : check(&args);
+    haul_optim_init(&args.optim, HAUL_ADAMW);
+    args.optim.beta2 = 0.95;
+    rc = read_settings(argc, argv, &args);
+    if (rc == EXIT_OK)
+        rc = parse_words(argc, argv, &args);
     if (rc == EXIT_OK)
         *out = args;
+    else
+        haul_config_close(args.settings);
     return rc;
 }
 

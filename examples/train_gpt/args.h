@@ -31,14 +31,20 @@ struct args {
     uint32_t nnvme_dirs;                  /* 0: no nvme tier */
     uint64_t slots, slot_bytes;           /* 0: the engine's defaults */
     uint64_t stash_mem_bytes;             /* 0: all of the stash */
-    double lr, clip, link_gbps;           /* clip 0: none; link_gbps 0: as fast as memcpy */
-    unsigned model;                       /* enum model */
-    unsigned order;                       /* enum order */
-    unsigned device;                      /* enum device_kind */
-    unsigned offload;                     /* enum haul_offload */
-    unsigned dtype, grad_dtype;           /* enum haul_dtype */
-    unsigned master;                      /* enum haul_master */
-    unsigned io;                          /* enum haul_io_method */
+    const char *config;                   /* NULL: none */
+    struct haul_config *settings;         /* what it says; NULL: none */
+    struct haul_optim optim;
+    double weight_decay; /* of matrices */
+    double loss_scale;   /* the first, where gradients travel in FP16 */
+    uint32_t loss_scale_window;
+    double lr, clip, link_gbps; /* clip 0: none; link_gbps 0: as fast as memcpy */
+    unsigned model;             /* enum model */
+    unsigned order;             /* enum order */
+    unsigned device;            /* enum device_kind */
+    unsigned offload;           /* enum haul_offload */
+    unsigned dtype, grad_dtype; /* enum haul_dtype */
+    unsigned master;            /* enum haul_master */
+    unsigned io;                /* enum haul_io_method */
     bool stash, no_recompute, no_overlap, digest, quiet, plan_only, bench, json, help;
 };
 

@@ -181,6 +181,7 @@ int main(int argc, char **argv)
         args_print_help();
     else
         rc = run(&args);
+    haul_config_close(args.settings);
     if (fflush(stdout) != 0 && rc == EXIT_OK) {
         perror("train_gpt: stdout");
         rc = EXIT_FAILED;

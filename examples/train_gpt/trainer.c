@@ -9,8 +9,6 @@
 #include "data.h"
 
 #define WARMUP_STEPS 20
-#define WEIGHT_DECAY 0.01
-#define LOSS_SCALE   65536 /* the first, where gradients travel in FP16 */
 
 /* Parameter groups: what weight decay applies to, and norms and biases. */
 enum { GROUP_MATRICES = 0, GROUP_VECTORS, NGROUPS };
@@ -105,8 +103,9 @@ static int open_engine(struct trainer *t)
     opts.offload = (enum haul_offload)args->offload;
     opts.master = (enum haul_master)args->master;
     opts.grad_dtype = (enum haul_dtype)args->grad_dtype;
-    opts.loss_scale = args->grad_dtype == HAUL_FP16 ? LOSS_SCALE : 0;
-    opts.optim.beta2 = 0.95;
+    opts.loss_scale = args->grad_dtype == HAUL_FP16 ? args->loss_scale : 0;
+    opts.loss_scale_window = args->loss_scale_window;
+    opts.optim = args->optim;
     opts.ngroups = NGROUPS;
     opts.device_mem_bytes = args->device_mem_bytes;
     opts.host_mem_bytes = args->host_mem_bytes;
@@ -343,7 +342,7 @@ int trainer_step(struct trainer *t, uint64_t step, bool stop, double *loss,
     const struct args *args = t->args;
     double lr = trainer_lr(args, step), sum = 0;
     struct haul_group_step groups[NGROUPS] = {
-        [GROUP_MATRICES] = {lr, WEIGHT_DECAY}, [GROUP_VECTORS] = {lr, 0}};
+        [GROUP_MATRICES] = {lr, args->weight_decay}, [GROUP_VECTORS] = {lr, 0}};
     struct haul_step end = {.struct_size = sizeof end,
                             .groups = groups,
                             .clip_norm = args->clip,
