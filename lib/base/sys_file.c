@@ -121,6 +121,15 @@ int hl_sys_unlink(int dirfd, const char *path)
     return unlinkat(dirfd, path, 0) < 0 ? refused_on("unlink", path) : 0;
 }
 
+int hl_sys_rmdir(int dirfd, const char *path)
+{
+    int rc = hl_sys_attempt("rmdir");
+
+    if (rc < 0)
+        return rc;
+    return unlinkat(dirfd, path, AT_REMOVEDIR) < 0 ? refused_on("rmdir", path) : 0;
+}
+
 int hl_sys_mkdir(const char *path, mode_t mode)
 {
     int rc = hl_sys_attempt("mkdir");

@@ -26,6 +26,8 @@ int hl_sys_drop_cache(int fd, off_t off, off_t n);
 int hl_sys_fallocate(int fd, off_t off, off_t n);
 int hl_sys_rename(int dirfd, const char *from, const char *to);
 int hl_sys_unlink(int dirfd, const char *path);
+/* Of an empty directory. */
+int hl_sys_rmdir(int dirfd, const char *path);
 /* An existing directory is success. */
 int hl_sys_mkdir(const char *path, mode_t mode);
 /* flock: exclusive or shared, not waiting; -EWOULDBLOCK when another holds it. */

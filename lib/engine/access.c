@@ -230,7 +230,7 @@ static int write_master(const struct hl_piece *pc, const float *values)
     return push(e, device, r.master, s.lo, pc->n * 2);
 }
 
-static int write_piece(const struct hl_piece *pc, float *values)
+int hl_piece_write(const struct hl_piece *pc, float *values)
 {
     for (uint64_t i = 0; i < pc->n; i++)
         values[i] = hl_float_canon(values[i]);
@@ -238,20 +238,26 @@ static int write_piece(const struct hl_piece *pc, float *values)
     return rc < 0 || !pc->rest ? rc : write_param(pc, values);
 }
 
-static int zero_moments(const struct hl_piece *pc)
+int hl_piece_write_moments(const struct hl_piece *pc, const float *m, const float *v)
 {
     struct haul_engine *e = pc->unit->engine;
-    struct hl_scratch s = scratch_of(e);
     bool device = hl_unit_records_on_device(pc->unit);
     struct hl_record r;
 
     if (!is_trained(pc) || !pc->own)
         return 0;
     int rc = find_record(pc, true, &r);
-    memset(s.m, 0, pc->n * sizeof *s.m);
     if (rc == 0)
-        rc = push(e, device, r.m, s.m, pc->n * 4);
-    return rc < 0 ? rc : push(e, device, r.v, s.m, pc->n * 4);
+        rc = push(e, device, r.m, m, pc->n * 4);
+    return rc < 0 ? rc : push(e, device, r.v, v, pc->n * 4);
+}
+
+static int zero_moments(const struct hl_piece *pc)
+{
+    struct hl_scratch s = scratch_of(pc->unit->engine);
+
+    memset(s.m, 0, pc->n * sizeof *s.m);
+    return hl_piece_write_moments(pc, s.m, s.m);
 }
 
 /* ---- the public calls ---- */
@@ -350,7 +356,7 @@ int haul_tensor_write(struct haul_unit *u, uint32_t tensor, uint64_t first, uint
         struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
         float *value = scratch_of(e).value;
         memcpy(value, values + done, pc.n * sizeof *value);
-        rc = write_piece(&pc, value);
+        rc = hl_piece_write(&pc, value);
         done += pc.n;
     }
     return finish(e, pos, rc);
@@ -372,7 +378,7 @@ static int fill_tensor(struct haul_unit *u, uint32_t tensor, haul_fill_fn fn, vo
         if (rc < 0)
             return hl_fail(rc, "fill: the callback failed on unit %s, tensor %s, element %llu",
                            u->name, u->tensors[tensor].name, (unsigned long long)done);
-        rc = write_piece(&pc, value);
+        rc = hl_piece_write(&pc, value);
         if (rc == 0)
             rc = zero_moments(&pc);
         done += pc.n;

@@ -36,4 +36,9 @@ int hl_piece_read(const struct hl_piece *pc, float *out);
 /* Zeros for frozen tensors. */
 int hl_piece_read_moments(const struct hl_piece *pc, float *m, float *v);
 
+/* Set what is kept here of a piece: master and parameter from FP32 values, which may change (NaNs become
+ * the one NaN); the moments. */
+int hl_piece_write(const struct hl_piece *pc, float *values);
+int hl_piece_write_moments(const struct hl_piece *pc, const float *m, const float *v);
+
 #endif

@@ -400,7 +400,8 @@ struct haul_engine {
     struct {
         struct haul_unit *unit;
         bool dirty;
-    } params_at_hand; /* likewise in pslot[0] */
+    } params_at_hand;      /* likewise in pslot[0] */
+    uint64_t snapshot_pos; /* where a snapshot has stopped everything */
 
     struct hl_stash stash;
 

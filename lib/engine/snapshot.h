@@ -1,0 +1,63 @@
+/*
+ * snapshot.h: what outlives a run: the model's names, the counters, and all state in pieces, wherever it
+ * rests. For lib/state.
+ *
+ * Elements are counted in a tensor as declared, so that no placement, master form or number of ranks shows.
+ * Only between hl_snapshot_begin() and hl_snapshot_end(), on the trainer's thread, but for what describes.
+ */
+#ifndef HL_SNAPSHOT_H
+#define HL_SNAPSHOT_H
+
+#include <stdbool.h>
+
+#include "haul/engine.h"
+
+struct hl_snapshot_unit {
+    const char *name;
+    const struct haul_tensor *tensors; /* (ntensors,) */
+    uint32_t ntensors;
+    uint64_t nsteps; /* updates so far */
+};
+
+struct hl_snapshot_counters {
+    uint64_t step;          /* steps asked for, skipped ones too */
+    double loss_scale;      /* 0: none */
+    uint32_t nsteps_finite; /* since it last changed */
+};
+
+/* ---- any time after build ---- */
+
+int hl_snapshot_check(const struct haul_engine *e, const char *call);
+uint32_t hl_snapshot_nunits(const struct haul_engine *e);
+void hl_snapshot_unit(const struct haul_engine *e, uint32_t unit, struct hl_snapshot_unit *out);
+void hl_snapshot_counters(const struct haul_engine *e, struct hl_snapshot_counters *out);
+uint32_t hl_snapshot_rank(const struct haul_engine *e, uint32_t *nranks);
+
+/* All ranks; nothing with one. */
+int hl_snapshot_all_reduce(struct haul_engine *e, enum haul_comm_scalar op, uint64_t *words,
+                           uint64_t n);
+
+/* ---- state ---- */
+
+/* Between steps, with nothing held: else HAUL_E_STATE. Everything stands still until end. */
+int hl_snapshot_begin(struct haul_engine *e);
+/* Returns the first error: rc, or that of going on. */
+int hl_snapshot_end(struct haul_engine *e, int rc);
+
+/* Elements [first, first + n) of a tensor, all in this rank's shard: master (or the parameter widened) and
+ * moments. m and v of a frozen tensor are not touched and may be NULL. */
+int hl_snapshot_read(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
+                     uint64_t n, float *p, float *m, float *v);
+
+/* This rank keeps something of them. */
+bool hl_snapshot_wants(const struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
+                       uint64_t n);
+/* Set of them what this rank keeps. */
+int hl_snapshot_write(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
+                      uint64_t n, const float *p, const float *m, const float *v);
+
+/* After the last write: nsteps (nunits,). The next step is counters->step + 1, from a forward pass. */
+void hl_snapshot_set(struct haul_engine *e, const struct hl_snapshot_counters *counters,
+                     const uint64_t *nsteps);
+
+#endif
