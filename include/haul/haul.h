@@ -48,6 +48,7 @@
 #include "haul/comm.h"
 #include "haul/plan.h"
 #include "haul/engine.h"
+#include "haul/checkpoint.h"
 #include "haul/safetensors.h"
 #include "haul/config.h"
 

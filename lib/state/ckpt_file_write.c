@@ -1,0 +1,182 @@
+/* ckpt_file_write.c: a rank's data file, block by block through one buffer. */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "arith.h"
+#include "checksum.h"
+#include "ckpt_file.h"
+#include "fail.h"
+#include "sys.h"
+#include "sys_file.h"
+
+/* How much may be in the page cache before it is pushed out. */
+#define WINDOW_BYTES (UINT64_C(8) << 20)
+
+static uint64_t table_offset(const struct hl_ckpt_block *blocks, uint64_t nblocks)
+{
+    return nblocks ? blocks[nblocks - 1].offset + blocks[nblocks - 1].bytes
+                   : sizeof(struct hl_ckpt_header);
+}
+
+static uint64_t file_bytes(const struct hl_ckpt_block *blocks, uint64_t nblocks)
+{
+    return table_offset(blocks, nblocks) + nblocks * sizeof *blocks + sizeof(uint64_t);
+}
+
+int hl_ckpt_file_size(const struct hl_ckpt_model *model, uint32_t nranks, uint32_t rank,
+                      struct hl_ckpt_file *out)
+{
+    struct hl_ckpt_block *blocks;
+    uint64_t n;
+    int rc = hl_ckpt_cut(model, nranks, rank, sizeof(struct hl_ckpt_header), &blocks, &n);
+
+    if (rc < 0)
+        return rc;
+    *out = (struct hl_ckpt_file){.bytes = file_bytes(blocks, n), .nblocks = n};
+    hl_sys_free(blocks);
+    return 0;
+}
+
+/* Of a file system that can: a full disk is known before anything is written. */
+static int allocate(int fd, uint64_t bytes)
+{
+    int rc = hl_sys_fallocate(fd, 0, (off_t)bytes);
+
+    if (rc == -EOPNOTSUPP || rc == -ENOSYS)
+        return 0;
+    return rc < 0 ? hl_fail(rc, "%" PRIu64 " bytes: %s", bytes, haul_strerror(rc)) : 0;
+}
+
+static int write_header(int fd, const struct hl_ckpt_manifest *m, uint32_t rank, uint64_t nblocks,
+                        uint64_t table)
+{
+    struct hl_ckpt_header h = {.version = HL_CKPT_VERSION,
+                               .id = m->id,
+                               .rank = rank,
+                               .nranks = m->nranks,
+                               .nblocks = nblocks,
+                               .table_offset = table};
+
+    memcpy(h.magic, HL_CKPT_MAGIC, sizeof h.magic);
+    h.sum = hl_checksum(&h, sizeof h - sizeof h.sum);
+    return hl_sys_pwrite_all(fd, &h, sizeof h, 0);
+}
+
+/* The block's bytes at buf, padded with zeros. buf: HL_CKPT_BLOCK_BYTES and padding. */
+static int fill_block(const struct hl_ckpt_model *model, const struct hl_ckpt_block *b,
+                      const struct hl_ckpt_source *source, char *buf)
+{
+    const struct hl_ckpt_unit *u = &model->units[b->unit];
+    uint32_t t = hl_ckpt_tensor_at(u, b->first);
+    uint64_t first = b->first - u->places[t].logical_elem, n = b->n;
+    uint64_t bytes = hl_ckpt_bytes((enum hl_ckpt_kind)b->kind, n);
+    float *p = (float *)buf, *m = NULL, *v = NULL;
+    int rc;
+
+    if (b->kind == HL_CKPT_FROZEN16)
+        p = (float *)(buf + HL_CKPT_BLOCK_ELEMS * 4); /* narrowed to where the block begins */
+    if (b->kind == HL_CKPT_TRAINED) {
+        m = p + n;
+        v = m + n;
+    }
+    rc = source->fn(source->user, b->unit, t, first, n, p, m, v);
+    if (rc < 0)
+        return rc;
+    if (b->kind == HL_CKPT_FROZEN16)
+        hl_arith_convert(buf, u->tensors[t].dtype, p, HAUL_FP32, n, 1);
+    memset(buf + bytes, 0, b->bytes - bytes);
+    return 0;
+}
+
+/* Hints: an error of the drive comes back from fsync. */
+static void push_out(int fd, uint64_t from, uint64_t to)
+{
+    uint64_t before = from < WINDOW_BYTES ? 0 : from - WINDOW_BYTES;
+
+    (void)hl_sys_write_behind(fd, (off_t)from, (off_t)(to - from), 0);
+    if (from > before && hl_sys_write_behind(fd, (off_t)before, (off_t)(from - before), 1) == 0)
+        (void)hl_sys_drop_cache(fd, (off_t)before, (off_t)(from - before));
+}
+
+static int write_blocks(int fd, const struct hl_ckpt_model *model, struct hl_ckpt_block *blocks,
+                        uint64_t nblocks, const struct hl_ckpt_source *source, char *buf)
+{
+    uint64_t pushed = 0;
+    int rc = 0;
+
+    for (uint64_t i = 0; rc == 0 && i < nblocks; i++) {
+        struct hl_ckpt_block *b = &blocks[i];
+        rc = fill_block(model, b, source, buf);
+        if (rc < 0)
+            break;
+        b->sum = hl_checksum(buf, b->bytes);
+        rc = hl_sys_pwrite_all(fd, buf, b->bytes, (off_t)b->offset);
+        if (b->offset + b->bytes - pushed >= WINDOW_BYTES) {
+            push_out(fd, pushed, b->offset + b->bytes);
+            pushed = b->offset + b->bytes;
+        }
+    }
+    return rc;
+}
+
+static int write_table(int fd, const struct hl_ckpt_block *blocks, uint64_t nblocks,
+                       struct hl_ckpt_file *out)
+{
+    uint64_t at = table_offset(blocks, nblocks), bytes = nblocks * sizeof *blocks;
+    int rc;
+
+    out->table_sum = hl_checksum(blocks, bytes);
+    rc = hl_sys_pwrite_all(fd, blocks, bytes, (off_t)at);
+    return rc < 0
+               ? rc
+               : hl_sys_pwrite_all(fd, &out->table_sum, sizeof out->table_sum, (off_t)(at + bytes));
+}
+
+static int write_all(int fd, const struct hl_ckpt_manifest *m, uint32_t rank,
+                     const struct hl_ckpt_source *source, struct hl_ckpt_file *out)
+{
+    struct hl_ckpt_block *blocks;
+    uint64_t n;
+    void *buf;
+    int rc = hl_ckpt_cut(&m->model, m->nranks, rank, sizeof(struct hl_ckpt_header), &blocks, &n);
+
+    if (rc < 0)
+        return rc;
+    rc = hl_sys_alloc_aligned(4096, HL_CKPT_BLOCK_BYTES + HL_CKPT_ALIGN, &buf);
+    if (rc < 0) {
+        hl_sys_free(blocks);
+        return rc;
+    }
+    out->nblocks = n;
+    out->bytes = file_bytes(blocks, n);
+    rc = allocate(fd, out->bytes);
+    if (rc == 0)
+        rc = write_header(fd, m, rank, n, table_offset(blocks, n));
+    if (rc == 0)
+        rc = write_blocks(fd, &m->model, blocks, n, source, buf);
+    if (rc == 0)
+        rc = write_table(fd, blocks, n, out);
+    hl_sys_free(buf);
+    hl_sys_free(blocks);
+    return rc < 0 ? rc : hl_sys_fsync(fd);
+}
+
+int hl_ckpt_file_write(int dirfd, const struct hl_ckpt_manifest *m, uint32_t rank,
+                       const struct hl_ckpt_source *source, struct hl_ckpt_file *out)
+{
+    char name[HL_CKPT_FILE_NAME_BYTES], text[HL_ERROR_TEXT_BYTES];
+    int fd, rc;
+
+    hl_ckpt_file_name(rank, name);
+    fd = hl_sys_open(dirfd, name, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0)
+        return fd;
+    rc = write_all(fd, m, rank, source, out);
+    hl_sys_close(fd);
+    if (rc == 0)
+        return 0;
+    snprintf(text, sizeof text, "%s", haul_last_error());
+    return hl_fail(rc, "checkpoint: %s: %s", name, text);
+}

@@ -1,0 +1,120 @@
+/* Checkpoints: a resumed run has the bits of one that never stopped, whoever saved and wherever it goes on. */
+#include "checkpoint_case.h"
+
+/* ---- exact resume ---- */
+
+/* Clipping in most steps, a step in the middle that is skipped, a unit left out now and then. */
+static void make_shape(struct random_shape *shape, uint64_t seed, unsigned nranks)
+{
+    random_shape_make(shape, seed, 6, 60000);
+    shape->wander = 0;
+    shape->nranks = nranks;
+    shape->nsteps = 8;
+    shape->inf_step = 5;
+    shape->leave_out = seed % 2 && shape->nunits > 1 ? 3 : 0;
+    shape->clip = 1;
+}
+
+static void resume_exactly(uint64_t seed, unsigned nranks, unsigned stage, enum haul_master master,
+                           const struct spot *spot)
+{
+    struct random_shape shape;
+    char root[256], what[160];
+
+    make_shape(&shape, seed, nranks);
+    in_dir(root, "resume");
+    snprintf(what, sizeof what, "seed %u, %u ranks, stage %u, %s, %s", (unsigned)seed, nranks,
+             stage, master == HAUL_MASTER_SPLIT ? "split" : "fp32", spot->name);
+    struct life straight = {
+        .shape = &shape, .spot = spot, .master = master, .stage = stage, .until = shape.nsteps};
+    struct life first = straight, second = straight;
+    must_live(&straight, what);
+    for (unsigned at = 3; at <= 6; at += 3) { /* before and after the step that is skipped */
+        first.until = at;
+        first.save = root;
+        must_live(&first, what);
+        second.load = root;
+        must_live(&second, what);
+        cr_assert_eq(second.info.step, at, "%s", what);
+        cr_assert_eq(second.digest, straight.digest, "%s, saved after %u: another digest", what,
+                     at);
+        remove_tree(root);
+    }
+    random_shape_free(&shape);
+}
+
+Test(checkpoint, a_resumed_run_has_the_bits_of_one_that_never_stopped, .init = make_dir,
+     .fini = remove_dir)
+{
+    for (uint64_t seed = 1; seed <= 6; seed++)
+        for (unsigned i = 0; i < NSPOTS; i++)
+            resume_exactly(seed, 1, 3, (seed + i) % 2 ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32,
+                           &spots[i]);
+}
+
+Test(checkpoint, several_ranks_resume_exactly_in_every_stage, .init = make_dir, .fini = remove_dir)
+{
+    for (uint64_t seed = 1; seed <= 3; seed++)
+        for (unsigned i = 0; i < NSPOTS; i++)
+            resume_exactly(seed, 2 + seed % 2, (unsigned)(seed + i) % 4,
+                           (seed + i) % 2 ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32, &spots[i]);
+}
+
+Test(checkpoint, clipping_and_skipping_happen_in_these_runs, .init = make_dir, .fini = remove_dir)
+{
+    unsigned nclipped = 0, nskipped = 0;
+
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct random_shape shape;
+        make_shape(&shape, seed, 1);
+        struct life l = {.shape = &shape, .spot = &spots[2], .until = shape.nsteps};
+        must_live(&l, "alone");
+        nclipped += l.clip_least < 1;
+        nskipped += l.nskipped;
+        random_shape_free(&shape);
+    }
+    cr_assert_gt(nclipped, 3);
+    cr_assert_gt(nskipped, 3);
+}
+
+/* ---- another number of ranks, stage, tier, form ---- */
+
+Test(checkpoint, state_goes_to_any_number_of_ranks_stage_tier_and_form, .init = make_dir,
+     .fini = remove_dir)
+{
+    static const unsigned counts[] = {1, 2, 4};
+    unsigned turn = 0;
+
+    for (uint64_t seed = 7; seed <= 9; seed++)
+        for (unsigned from = 0; from < 3; from++) {
+            struct random_shape saved, loaded;
+            char root[256];
+            make_shape(&saved, seed, counts[from]);
+            in_dir(root, "reshard");
+            struct life first = {.shape = &saved,
+                                 .spot = &spots[(seed + from) % NSPOTS],
+                                 .stage = (unsigned)(seed + from) % 4,
+                                 .master = from % 2 ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32,
+                                 .until = 4,
+                                 .save = root};
+            must_live(&first, "save");
+            for (unsigned to = 0; to < 3; to++, turn++) {
+                make_shape(&loaded, seed, counts[to]);
+                struct life second = {.shape = &loaded,
+                                      .spot = &spots[turn % NSPOTS],
+                                      .stage = turn % 4,
+                                      .master = turn % 2 ? HAUL_MASTER_FP32 : HAUL_MASTER_SPLIT,
+                                      .until = 4,
+                                      .load = root};
+                must_live(&second, "load");
+                cr_assert_eq(second.digest, first.digest,
+                             "seed %u: saved by %u, loaded by %u at stage %u, %s: another digest",
+                             (unsigned)seed, counts[from], counts[to], second.stage,
+                             second.spot->name);
+                cr_assert_eq(second.info.nranks, counts[from]);
+                random_shape_free(&loaded);
+            }
+            random_shape_free(&saved);
+            remove_tree(root);
+        }
+}
