@@ -110,6 +110,10 @@ void hl_arith_convert(void *dst, enum haul_dtype dst_dtype, const void *src,
 void hl_arith_accumulate(float *acc, const void *src, enum haul_dtype dtype, uint64_t n, int first,
                          unsigned nthreads);
 
+/* dst (n,) = parts (nparts, n) added in order in FP32, rounded once; BF16 and FP16 half to even. */
+void hl_arith_sum(void *dst, const void *parts, enum haul_dtype dtype, uint32_t nparts, uint64_t n,
+                  unsigned nthreads);
+
 /* partial[b] = sum of squares of block b of HAUL_NORM_BLOCK elements over the fixed tree; NaN when, and
  * only when, an element of the block is not finite. partial is (ceil(n / HAUL_NORM_BLOCK),). */
 void hl_arith_sumsq_partials(float *partial, const void *src, enum haul_dtype dtype, uint64_t n,

@@ -39,7 +39,7 @@ for sm in 80 86 89 90 100 120; do
         >"$work/$sm.log" 2>&1 || { cat "$work/$sm.log"; exit 1; }
     kernels=$(grep -c 'spill stores' "$work/$sm.log")
     spills=$(grep 'spill stores' "$work/$sm.log" | grep -vc '0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads' || true)
-    [ "$kernels" -eq 27 ] || wrong "sm_$sm: $kernels kernels, 27 expected"
+    [ "$kernels" -eq 30 ] || wrong "sm_$sm: $kernels kernels, 30 expected"
     [ "$spills" -eq 0 ] || wrong "sm_$sm: $spills kernels spill or use a stack"
 done
 
@@ -57,6 +57,8 @@ check() {
         done
         least "$1" "hl_accumulate_$to" "$2" "$3" 3
         least "$1" "hl_accumulate_$to" "$2" "$4" 2
+        least "$1" "hl_sum_$to" "$2" "$3" 2
+        least "$1" "hl_sum_$to" "$2" "$4" 1
         least "$1" "hl_sumsq_$to" "$2" "$3" 2
         least "$1" "hl_sumsq_$to" "$2" "$5" 16
         for param in NONE BF16 FP16 SPLIT; do

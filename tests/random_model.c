@@ -156,6 +156,15 @@ static float narrow(enum haul_dtype dtype, float x)
     return dtype == HAUL_FP32 ? x : hl_bf16_to_float(hl_bf16_from_float(x));
 }
 
+static float narrow_even(enum haul_dtype dtype, float x)
+{
+    uint32_t bits = hl_float_bits(x), rest = bits & 0xffffu, hi = bits >> 16;
+
+    if (dtype == HAUL_FP32 || !isfinite(x))
+        return narrow(dtype, x);
+    return hl_bf16_to_float((uint16_t)(hi + (rest > 0x8000u || (rest == 0x8000u && hi % 2 == 1))));
+}
+
 /* ---- through the engine ---- */
 
 struct random_work {
@@ -583,7 +592,7 @@ static void twin_gradient(struct random_twin *w, uint32_t u, uint32_t t)
                 b = narrow(travel, b);
                 sum = r ? sum + b : b;
             }
-            sum = narrow(travel, sum);
+            sum = nranks(sh) > 1 ? narrow_even(travel, sum) : sum;
             grad[i] = p ? grad[i] + sum : sum;
         }
 }

@@ -14,7 +14,7 @@ struct rank {
     void *stream;
     int rank, nranks;
     uint64_t n;
-    enum haul_dtype src_dtype, dst_dtype;
+    enum haul_dtype dtype;
     struct haul_comm_count counts[HAUL_COMM_NKINDS];
     struct haul_comm_ops native_ops;
     char got[MOST_RANKS * MOST_N * 4];
@@ -40,8 +40,7 @@ static struct rank *run_ranks(int nranks, const struct rank *like, void (*fn)(st
         struct rank *r = &ranks[i];
 
         r->n = like->n;
-        r->src_dtype = like->src_dtype;
-        r->dst_dtype = like->dst_dtype;
+        r->dtype = like->dtype;
         r->rank = i;
         r->nranks = nranks;
         r->fn = fn;
@@ -101,19 +100,18 @@ static void put(char *at, enum haul_dtype dtype, uint64_t i, float f)
 
 static void reduce(struct rank *r)
 {
-    uint64_t each = r->n * size_of(r->src_dtype), all = each * (uint64_t)r->nranks;
-    uint64_t scratch = hl_comm_reduce_scratch_bytes((uint32_t)r->nranks, r->src_dtype, r->n);
+    uint64_t each = r->n * size_of(r->dtype), all = each * (uint64_t)r->nranks;
+    uint64_t scratch = hl_comm_reduce_scratch_bytes((uint32_t)r->nranks, r->dtype, r->n);
     char *host = malloc(all), *src = device_mem(r->dev, all);
     char *dst = device_mem(r->dev, r->n * 4), *room = device_mem(r->dev, scratch + 1);
-    struct hl_comm_reduce args = {src, r->src_dtype, dst, r->dst_dtype, r->n, room};
+    struct hl_comm_reduce args = {src, dst, r->dtype, r->n, room};
 
     for (int to = 0; to < r->nranks; to++)
         for (uint64_t i = 0; i < r->n; i++)
-            put(host + (uint64_t)to * each, r->src_dtype, i, value(r->rank, to, i));
+            put(host + (uint64_t)to * each, r->dtype, i, value(r->rank, to, i));
     cr_assert_eq(haul_device_copy_h2d(r->dev, src, host, all, r->stream), 0);
     cr_assert_eq(hl_comm_reduce_scatter(r->comm, r->counts, &args, r->stream), 0);
-    cr_assert_eq(haul_device_copy_d2h(r->dev, r->got, dst, r->n * size_of(r->dst_dtype), r->stream),
-                 0);
+    cr_assert_eq(haul_device_copy_d2h(r->dev, r->got, dst, r->n * size_of(r->dtype), r->stream), 0);
     cr_assert_eq(haul_device_stream_sync(r->dev, r->stream), 0);
     cr_assert_eq(hl_comm_check(r->comm), 0);
     haul_device_free(r->dev, src);
@@ -132,10 +130,12 @@ static float sum_of(int to, uint64_t i, int nranks)
     return sum;
 }
 
-/* To BF16, half away from zero; the values here are finite. */
+/* To BF16, half to even; the values here are finite. */
 static uint16_t rounded(float f)
 {
-    return (uint16_t)((bits_of(f) + 0x8000u) >> 16);
+    uint32_t bits = bits_of(f), rest = bits & 0xffffu, hi = bits >> 16;
+
+    return (uint16_t)(hi + (rest > 0x8000u || (rest == 0x8000u && hi % 2 == 1)));
 }
 
 /* How many elements differ; *telling: how many sums would have other bits the other way round. */
@@ -149,7 +149,7 @@ static uint64_t wrong_sums(const struct rank *r, uint64_t *telling)
         for (int from = r->nranks - 1; from-- > 0;)
             back += value(from, r->rank, i);
         *telling += bits_of(sum) != bits_of(back);
-        if (r->dst_dtype == HAUL_FP32)
+        if (r->dtype == HAUL_FP32)
             wrong += bits_of(sum) != ((const uint32_t *)(const void *)r->got)[i];
         else
             wrong += rounded(sum) != ((const uint16_t *)(const void *)r->got)[i];
@@ -159,20 +159,14 @@ static uint64_t wrong_sums(const struct rank *r, uint64_t *telling)
 
 Test(comm_reduce, the_sum_is_formed_in_rank_order_and_rounded_once)
 {
-    static const struct {
-        enum haul_dtype src, dst;
-    } dtypes[] = {{HAUL_FP32, HAUL_FP32},
-                  {HAUL_BF16, HAUL_FP32},
-                  {HAUL_BF16, HAUL_BF16},
-                  {HAUL_FP32, HAUL_BF16}};
+    static const enum haul_dtype dtypes[] = {HAUL_FP32, HAUL_BF16};
     static const uint64_t sizes[] = {1, 7, MOST_N};
 
     for (int nranks = 1; nranks <= MOST_RANKS; nranks++) {
         uint64_t telling = 0;
 
-        for (int k = 0; k < 12; k++) {
-            struct rank like = {
-                .n = sizes[k % 3], .src_dtype = dtypes[k / 3].src, .dst_dtype = dtypes[k / 3].dst};
+        for (int k = 0; k < 6; k++) {
+            struct rank like = {.n = sizes[k % 3], .dtype = dtypes[k / 3]};
             struct rank *ranks = run_ranks(nranks, &like, reduce);
 
             for (int r = 0; r < nranks; r++)
@@ -180,7 +174,7 @@ Test(comm_reduce, the_sum_is_formed_in_rank_order_and_rounded_once)
                              nranks, k);
             free(ranks);
         }
-        cr_assert(nranks < 3 || telling > 1000, "%d ranks: only %llu values show the order", nranks,
+        cr_assert(nranks < 3 || telling > 500, "%d ranks: only %llu values show the order", nranks,
                   (unsigned long long)telling);
     }
 }
@@ -209,7 +203,7 @@ static void gather_and_reduce(struct rank *r)
 Test(comm_reduce, calls_and_what_they_send_are_counted)
 {
     for (int nranks = 1; nranks <= MOST_RANKS; nranks++) {
-        struct rank like = {.n = 100, .src_dtype = HAUL_FP32, .dst_dtype = HAUL_BF16};
+        struct rank like = {.n = 100, .dtype = HAUL_FP32};
         struct rank *ranks = run_ranks(nranks, &like, gather_and_reduce);
         uint64_t others = (uint64_t)nranks - 1;
 
@@ -252,16 +246,15 @@ static void reduce_natively(struct rank *r)
     r->comm->ops = ops;
 }
 
-/* 0x4141 is a BF16 number; 0x41410000 is the same one in FP32. */
-Test(comm_reduce, a_library_that_reduces_by_itself_is_let_to_and_its_result_widened)
+Test(comm_reduce, a_library_that_reduces_by_itself_is_let_to)
 {
-    struct rank like = {.n = 9, .src_dtype = HAUL_BF16, .dst_dtype = HAUL_FP32};
+    struct rank like = {.n = 9, .dtype = HAUL_FP32};
 
     for (int nranks = 1; nranks <= 2; nranks++) {
         struct rank *ranks = run_ranks(nranks, &like, reduce_natively);
 
         for (int r = 0; r < nranks; r++) {
-            int native = ((const uint32_t *)(const void *)ranks[r].got)[8] == 0x41410000u;
+            int native = ((const uint32_t *)(const void *)ranks[r].got)[8] == 0x41414141u;
 
             cr_assert_eq(native, nranks > 1, "of one rank there is nothing to reduce");
         }

@@ -147,6 +147,28 @@ Test(cuda_kernel, accumulate_gives_the_bits_of_the_cpu)
     bench_close(&b);
 }
 
+Test(cuda_kernel, sum_gives_the_bits_of_the_cpu)
+{
+    struct bench b = bench_open();
+
+    for (int d = 0; d < 3; d++)
+        for (unsigned i = 0; i < NSIZES; i++)
+            for (uint64_t off = 0; off < 2; off++) {
+                uint64_t each = hl_dtype_bytes(dtypes[d]), n = sizes[i] / 3;
+                char *src = b.src + off * each, *dst = b.dst + off * each;
+
+                hostile(in, dtypes[d], 3 * n, sizes[i]);
+                hl_arith_sum(want, in, dtypes[d], 3, n, 1);
+                up(&b, src, in, 3 * n * each);
+                cr_assert_eq(b.dev->ops->sum(b.dev, dst, src, dtypes[d], 3, n, b.stream), 0, "%s",
+                             haul_last_error());
+                down(&b, got, dst, n * each);
+                cr_assert_eq(memcmp(got, want, n * each), 0, "dtype %d, %llu elements",
+                             (int)dtypes[d], (unsigned long long)n);
+            }
+    bench_close(&b);
+}
+
 static void sumsq_case(struct bench *b, enum haul_dtype dtype, uint64_t n, uint64_t off)
 {
     uint64_t nblocks = (n - 1) / HAUL_NORM_BLOCK + 1;

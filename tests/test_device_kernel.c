@@ -83,6 +83,36 @@ Test(device_kernel, accumulate_begins_anew_or_adds)
     bench_close(&b);
 }
 
+/* 1 + 2^-7 and 1 are neighbours in BF16, their sum a tie: 2 + 2^-7 goes to 2, and 2 + 3 * 2^-7 to 2 + 2^-5. */
+Test(device_kernel, sum_adds_parts_in_order_and_rounds_half_to_even)
+{
+    static const uint16_t parts[2][4] = {{0x3f81, 0x3f82, 0xbf81, 0x7f80},
+                                         {0x3f80, 0x3f81, 0xbf80, 0xff80}};
+    static const uint16_t want[4] = {0x4000, 0x4002, 0xc000, 0x7fc0};
+    /* 2^24 + 1 is a tie in FP32: from the left it stays 2^24 twice, from the right it would be 2^24 + 2 */
+    static const float order[3] = {16777216.0f, 1.0f, 1.0f};
+    struct bench b = bench_open();
+    void *src = upload(&b, parts, sizeof parts), *wide = upload(&b, order, sizeof order);
+    void *dst = device_mem(b.dev, sizeof want);
+    uint16_t got[4];
+    float sum;
+
+    cr_assert_eq(b.dev->ops->sum(b.dev, dst, src, HAUL_BF16, 2, 4, b.stream), 0);
+    download(&b, got, dst, sizeof got);
+    cr_assert_eq(memcmp(got, want, sizeof want), 0, "%x %x %x %x", got[0], got[1], got[2], got[3]);
+    cr_assert_eq(b.dev->ops->sum(b.dev, dst, wide, HAUL_FP32, 3, 1, b.stream), 0);
+    download(&b, &sum, dst, sizeof sum);
+    cr_assert_eq(sum, 16777216.0f);
+    cr_assert_eq(b.dev->ops->sum(b.dev, dst, src, HAUL_BF16, 0, 4, b.stream), -EINVAL);
+    cr_assert_eq(b.dev->ops->sum(b.dev, dst, src, HAUL_BF16, 3, 4, b.stream), -EINVAL,
+                 "past its end");
+    cr_assert_eq(b.dev->ops->sum(b.dev, src, src, HAUL_BF16, 2, 4, b.stream), -EINVAL, "overlap");
+    haul_device_free(b.dev, src);
+    haul_device_free(b.dev, wide);
+    haul_device_free(b.dev, dst);
+    bench_close(&b);
+}
+
 Test(device_kernel, sumsq_gives_one_partial_per_block_and_nan_where_not_finite)
 {
     enum { N = 3 * HAUL_NORM_BLOCK + 5 };

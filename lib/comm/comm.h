@@ -14,15 +14,14 @@
 /* One reduce-scatter. Pointers are device pointers; nothing overlaps. */
 struct hl_comm_reduce {
     const void *src; /* (nranks, n): piece r is for rank r */
-    enum haul_dtype src_dtype;
-    void *dst; /* (n,): this rank's piece, summed */
-    enum haul_dtype dst_dtype;
+    void *dst;       /* (n,): this rank's piece, summed */
+    enum haul_dtype dtype;
     uint64_t n;
     void *scratch; /* (hl_comm_reduce_scratch_bytes(),), busy until the stream is past */
 };
 
 /* Device memory that a reduce-scatter of n elements a rank needs; 0 for one rank. */
-uint64_t hl_comm_reduce_scratch_bytes(uint32_t nranks, enum haul_dtype src_dtype, uint64_t n);
+uint64_t hl_comm_reduce_scratch_bytes(uint32_t nranks, enum haul_dtype dtype, uint64_t n);
 
 /* Queued, in the order of stream. counts (HAUL_COMM_NKINDS,). Errors: the table's, the device's */
 int hl_comm_all_gather(struct haul_comm *comm, struct haul_comm_count *counts, void *full,

@@ -27,62 +27,35 @@ int hl_comm_all_gather(struct haul_comm *comm, struct haul_comm_count *counts, v
     return rc;
 }
 
-/* What every rank sent, and an FP32 sum where the sum is not formed in dst. */
-uint64_t hl_comm_reduce_scratch_bytes(uint32_t nranks, enum haul_dtype src_dtype, uint64_t n)
+/* What every rank sent. */
+uint64_t hl_comm_reduce_scratch_bytes(uint32_t nranks, enum haul_dtype dtype, uint64_t n)
 {
-    return nranks == 1 ? 0 : nranks * n * dtype_bytes(src_dtype) + n * sizeof(float);
-}
-
-/* dst = parts (nranks, n) added in rank order in FP32, rounded once. */
-static int sum_parts(struct haul_comm *comm, const struct hl_comm_reduce *a, const char *parts,
-                     float *sum, void *stream)
-{
-    const struct hl_device_ops *ops = comm->dev->ops;
-    uint64_t each = a->n * dtype_bytes(a->src_dtype);
-    int rc = 0;
-
-    for (uint32_t r = 0; rc == 0 && r < comm->nranks; r++)
-        rc = ops->accumulate(comm->dev, sum, parts + r * each, a->src_dtype, a->n, r == 0, stream);
-    if (rc == 0 && (void *)sum != a->dst)
-        rc = ops->convert(comm->dev, a->dst, a->dst_dtype, sum, HAUL_FP32, a->n, stream);
-    return rc;
+    return nranks == 1 ? 0 : nranks * n * dtype_bytes(dtype);
 }
 
 static int reduce_here(struct haul_comm *comm, const struct hl_comm_reduce *a, void *stream)
 {
-    uint64_t bytes = a->n * dtype_bytes(a->src_dtype);
-    char *parts = a->scratch;
-    float *sum = (float *)(parts + comm->nranks * bytes);
+    const struct hl_device_ops *ops = comm->dev->ops;
+    uint64_t bytes = a->n * dtype_bytes(a->dtype);
     int rc;
 
     if (comm->nranks == 1)
-        return comm->dev->ops->convert(comm->dev, a->dst, a->dst_dtype, a->src, a->src_dtype, a->n,
-                                       stream);
-    rc = comm->ops->all_to_all(comm, parts, a->src, bytes, stream);
+        return ops->sum(comm->dev, a->dst, a->src, a->dtype, 1, a->n, stream);
+    rc = comm->ops->all_to_all(comm, a->scratch, a->src, bytes, stream);
     return rc < 0 ? rc
-                  : sum_parts(comm, a, parts, a->dst_dtype == HAUL_FP32 ? a->dst : sum, stream);
-}
-
-/* The library's own reduction gives its result in the dtype that travelled. */
-static int reduce_below(struct haul_comm *comm, const struct hl_comm_reduce *a, void *stream)
-{
-    void *dst = a->dst_dtype == a->src_dtype ? a->dst : a->scratch;
-    int rc = comm->ops->reduce_scatter(comm, dst, a->src, a->src_dtype, a->n, stream);
-
-    if (rc == 0 && dst != a->dst)
-        rc = comm->dev->ops->convert(comm->dev, a->dst, a->dst_dtype, dst, a->src_dtype, a->n,
-                                     stream);
-    return rc;
+                  : ops->sum(comm->dev, a->dst, a->scratch, a->dtype, comm->nranks, a->n, stream);
 }
 
 int hl_comm_reduce_scatter(struct haul_comm *comm, struct haul_comm_count *counts,
                            const struct hl_comm_reduce *args, void *stream)
 {
-    int rc = comm->ops->reduce_scatter && comm->nranks > 1 ? reduce_below(comm, args, stream)
-                                                           : reduce_here(comm, args, stream);
+    int rc =
+        comm->ops->reduce_scatter && comm->nranks > 1
+            ? comm->ops->reduce_scatter(comm, args->dst, args->src, args->dtype, args->n, stream)
+            : reduce_here(comm, args, stream);
 
     if (rc == 0)
-        count(&counts[HAUL_COMM_REDUCE_SCATTER], comm, args->n, dtype_bytes(args->src_dtype));
+        count(&counts[HAUL_COMM_REDUCE_SCATTER], comm, args->n, dtype_bytes(args->dtype));
     return rc;
 }
 

@@ -28,13 +28,14 @@ enum hl_cuda_param {
     HL_CUDA_NPARAMS
 };
 
-/* convert, accumulate (dst: the sums), sumsq (dst: the partial sums) */
+/* convert, accumulate (dst: the sums), sum (src: the parts), sumsq (dst: the partial sums) */
 struct hl_cuda_array {
     void *dst;
     const void *src;
     uint64_t n;
     int32_t aligned; /* every array begins on 16 bytes */
     int32_t first;   /* accumulate: overwrite */
+    int32_t nparts;  /* sum */
 };
 
 struct hl_cuda_optim {

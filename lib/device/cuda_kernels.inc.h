@@ -172,6 +172,59 @@ DEVICE void accumulate(enum hl_cuda_form from, const struct hl_cuda_array *a, ui
     }
 }
 
+/* ---- what several ranks have sent ---- */
+
+/* Half to even. */
+DEVICE uint32_t narrow_even(enum hl_cuda_form form, float f)
+{
+    uint32_t bits = f32_bits(canon(f));
+
+    return form == HL_CUDA_BF16 ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : narrow(form, f);
+}
+
+DEVICE void store8_even(enum hl_cuda_form form, void *dst, uint64_t i, const float in[8])
+{
+    uint32_t half[8];
+
+    if (form == HL_CUDA_FP32) {
+        store8(form, dst, i, in);
+        return;
+    }
+    UNROLL
+    for (int k = 0; k < 8; k++)
+        half[k] = narrow_even(form, in[k]);
+    store16((char *)dst + i * 2, pack_halves(half));
+}
+
+DEVICE void sum(enum hl_cuda_form form, const struct hl_cuda_array *a, uint64_t block,
+                uint32_t thread)
+{
+    uint64_t begin = block * HL_CUDA_ELEMS, i;
+    float all[8], x[8];
+
+    if (a->aligned && begin + HL_CUDA_ELEMS <= a->n) {
+        i = begin + 8 * thread;
+        load8(form, a->src, i, all);
+        for (int32_t r = 1; r < a->nparts; r++) {
+            load8(form, a->src, (uint64_t)r * a->n + i, x);
+            UNROLL
+            for (int k = 0; k < 8; k++)
+                all[k] = f32_add(all[k], x[k]);
+        }
+        store8_even(form, a->dst, i, all);
+        return;
+    }
+    for (i = begin + thread; i < begin + HL_CUDA_ELEMS && i < a->n; i += HL_CUDA_THREADS) {
+        all[0] = load1(form, a->src, i);
+        for (int32_t r = 1; r < a->nparts; r++)
+            all[0] = f32_add(all[0], load1(form, a->src, (uint64_t)r * a->n + i));
+        if (form == HL_CUDA_FP32)
+            store1(form, a->dst, i, all[0]);
+        else
+            ((uint16_t *)a->dst)[i] = (uint16_t)narrow_even(form, all[0]);
+    }
+}
+
 /* ---- sum of squares ---- */
 
 DEVICE int is_finite(float f)
@@ -365,6 +418,7 @@ HL_CUDA_CONVERTS(HL_X_CONVERT)
     }                                                                                              \
     KERNEL(hl_##kind##_##from, struct hl_cuda_array, HL_CUDA_THREADS)
 HL_CUDA_FORMS(HL_X_ACCUMULATE, accumulate)
+HL_CUDA_FORMS(HL_X_ACCUMULATE, sum)
 
 #define HL_X_SUMSQ(kind, from)                                                                     \
     DEVICE void hl_##kind##_##from##_body(const struct hl_cuda_array *a, uint64_t block,           \

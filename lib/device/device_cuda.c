@@ -98,6 +98,7 @@ static const struct hl_device_ops cuda_ops = {
     .call = hl_cuda_launch, /* no lane sees it there */
     .convert = hl_cuda_convert,
     .accumulate = hl_cuda_accumulate,
+    .sum = hl_cuda_sum,
     .sumsq = hl_cuda_sumsq,
     .fill = hl_cuda_fill,
     .optim = hl_cuda_optim,

@@ -143,7 +143,7 @@ void hl_cuda_lane_close(struct cuda_device *dev, struct cuda_lane *lane);
 struct cuda_kernels {
     CUmodule module;
     CUfunction convert[HL_CUDA_NFORMS][HL_CUDA_NFORMS]; /* [dst][src] */
-    CUfunction accumulate[HL_CUDA_NFORMS], sumsq[HL_CUDA_NFORMS];
+    CUfunction accumulate[HL_CUDA_NFORMS], sum[HL_CUDA_NFORMS], sumsq[HL_CUDA_NFORMS];
     CUfunction optim[HL_CUDA_NFORMS][HL_CUDA_NPARAMS];
 };
 
@@ -153,6 +153,8 @@ int hl_cuda_convert(struct haul_device *dev, void *dst, enum haul_dtype dst_dtyp
                     enum haul_dtype src_dtype, uint64_t n, void *stream);
 int hl_cuda_accumulate(struct haul_device *dev, float *acc, const void *src,
                        enum haul_dtype src_dtype, uint64_t n, int first, void *stream);
+int hl_cuda_sum(struct haul_device *dev, void *dst, const void *parts, enum haul_dtype dtype,
+                uint32_t nparts, uint64_t n, void *stream);
 int hl_cuda_sumsq(struct haul_device *dev, float *partial, const void *src, enum haul_dtype dtype,
                   uint64_t n, void *stream);
 int hl_cuda_fill(struct haul_device *dev, void *dst, int value, uint64_t bytes, void *stream);

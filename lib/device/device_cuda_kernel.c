@@ -36,6 +36,7 @@ int hl_cuda_kernels_open(struct cuda_device *dev)
     HL_X_FIND(optim[HL_CUDA_##grad][HL_CUDA_PARAM_##form], "hl_optim_" #grad "_" #form)
     HL_CUDA_CONVERTS(HL_X_CONVERT)
     HL_CUDA_FORMS(HL_X_FORM, accumulate)
+    HL_CUDA_FORMS(HL_X_FORM, sum)
     HL_CUDA_FORMS(HL_X_FORM, sumsq)
     HL_CUDA_OPTIMS(HL_X_OPTIM)
     return rc;
@@ -123,6 +124,28 @@ int hl_cuda_accumulate(struct haul_device *base, float *acc, const void *src,
         return rc;
     a.aligned = is_aligned(acc) && is_aligned(src);
     return launch(dev, dev->kernels.accumulate[form_of(src_dtype)], blocks_of(n, HL_CUDA_ELEMS),
+                  HL_CUDA_THREADS, &a, stream);
+}
+
+int hl_cuda_sum(struct haul_device *base, void *dst, const void *parts, enum haul_dtype dtype,
+                uint32_t nparts, uint64_t n, void *stream)
+{
+    struct cuda_device *dev = cuda_of(base);
+    uint64_t bytes = hl_dtype_bytes(dtype);
+    struct hl_cuda_array a = {.dst = dst, .src = parts, .n = n, .nparts = (int32_t)nparts};
+    int rc;
+
+    if (n == 0)
+        return 0;
+    if (nparts == 0 || nparts > 1u << 16)
+        return hl_fail(-EINVAL, "sum: %u parts; 1 to 65536", nparts);
+    if ((rc = check_dtype("sum", dtype)) < 0 ||
+        (rc = hl_cuda_check_range(dev, "sum", dst, n, bytes)) < 0 ||
+        (rc = hl_cuda_check_range(dev, "sum", parts, nparts * n, bytes)) < 0 ||
+        (rc = hl_cuda_check_apart("sum", dst, n * bytes, parts, nparts * n * bytes)) < 0)
+        return rc;
+    a.aligned = is_aligned(dst) && is_aligned(parts) && n * bytes % 16 == 0;
+    return launch(dev, dev->kernels.sum[form_of(dtype)], blocks_of(n, HL_CUDA_ELEMS),
                   HL_CUDA_THREADS, &a, stream);
 }
 

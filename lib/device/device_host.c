@@ -63,6 +63,7 @@ static const struct hl_device_ops host_ops = {
     .call = hl_device_host_call,
     .convert = hl_device_host_convert,
     .accumulate = hl_device_host_accumulate,
+    .sum = hl_device_host_sum,
     .sumsq = hl_device_host_sumsq,
     .fill = hl_device_host_fill,
     .optim = hl_device_host_optim,

@@ -110,7 +110,7 @@ struct host_op {
             const void *src;
             uint64_t n;
             enum haul_dtype dst_dtype, src_dtype;
-            int value; /* fill: the byte; accumulate: first */
+            int value; /* fill: the byte; accumulate: first; sum: parts */
         } array;
         struct hl_device_optim optim;
     };
@@ -187,6 +187,8 @@ int hl_device_host_convert(struct haul_device *dev, void *dst, enum haul_dtype d
                            const void *src, enum haul_dtype src_dtype, uint64_t n, void *stream);
 int hl_device_host_accumulate(struct haul_device *dev, float *acc, const void *src,
                               enum haul_dtype src_dtype, uint64_t n, int first, void *stream);
+int hl_device_host_sum(struct haul_device *dev, void *dst, const void *parts, enum haul_dtype dtype,
+                       uint32_t nparts, uint64_t n, void *stream);
 int hl_device_host_sumsq(struct haul_device *dev, float *partial, const void *src,
                          enum haul_dtype dtype, uint64_t n, void *stream);
 int hl_device_host_fill(struct haul_device *dev, void *dst, int value, uint64_t bytes,

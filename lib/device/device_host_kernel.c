@@ -86,6 +86,37 @@ int hl_device_host_accumulate(struct haul_device *base, float *acc, const void *
     return push_checked(&c, s, &op);
 }
 
+static int run_sum(struct host_stream *s, const struct host_op *op)
+{
+    hl_arith_sum(op->array.dst, op->array.src, op->array.dst_dtype, (uint32_t)op->array.value,
+                 op->array.n, s->dev->kernel_threads);
+    return 0;
+}
+
+int hl_device_host_sum(struct haul_device *base, void *dst, const void *parts,
+                       enum haul_dtype dtype, uint32_t nparts, uint64_t n, void *stream)
+{
+    struct host_op op = {.run = run_sum,
+                         .lane = HL_DEVICE_KERNELS,
+                         .array = {dst, parts, n, dtype, dtype, (int)nparts}};
+    struct host_stream *s = hl_device_host_stream(host_of(base), stream);
+    struct check c = {host_of(base), "sum", 0};
+
+    if (!s)
+        return -EINVAL;
+    if (n == 0)
+        return 0;
+    if (nparts == 0 || nparts > 1u << 16)
+        return hl_fail(-EINVAL, "sum: %u parts; 1 to 65536", nparts);
+    check_dtype(&c, dtype);
+    check_range(&c, dst, n, hl_dtype_bytes(dtype));
+    check_range(&c, parts, nparts * n, hl_dtype_bytes(dtype));
+    if (c.rc == 0)
+        c.rc = hl_device_host_check_apart(c.kernel, dst, n * hl_dtype_bytes(dtype), parts,
+                                          nparts * n * hl_dtype_bytes(dtype));
+    return push_checked(&c, s, &op);
+}
+
 static int run_sumsq(struct host_stream *s, const struct host_op *op)
 {
     hl_arith_sumsq_partials(op->array.dst, op->array.src, op->array.src_dtype, op->array.n,

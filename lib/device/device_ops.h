@@ -91,6 +91,10 @@ struct hl_device_ops {
     /* acc = first ? widen(src) : acc + widen(src), FP32 */
     int (*accumulate)(struct haul_device *dev, float *acc, const void *src,
                       enum haul_dtype src_dtype, uint64_t n, int first, void *stream);
+    /* dst (n,) = parts (nparts, n) added in order in FP32 and rounded once, BF16 and FP16 half to even: sums of
+     * few 16-bit numbers are often ties, which must not all go one way. dst and parts do not overlap. */
+    int (*sum)(struct haul_device *dev, void *dst, const void *parts, enum haul_dtype dtype,
+               uint32_t nparts, uint64_t n, void *stream);
     /* partial[b] = sum of squares of block b (HAUL_NORM_BLOCK elements, the fixed tree), NaN when an
      * element of the block is not finite. partial has ceil(n / HAUL_NORM_BLOCK) floats on the device. */
     int (*sumsq)(struct haul_device *dev, float *partial, const void *src, enum haul_dtype dtype,

@@ -360,11 +360,8 @@ static int sum_span(struct haul_engine *e, const struct hl_turn *t, unsigned s, 
     const struct haul_unit *u = t->unit;
     enum haul_dtype travel = hl_travel_dtype(e, s);
     char *piece = to + (u->shard[s].first - u->own[s].first) * hl_plan_dtype_bytes(travel);
-    struct hl_comm_reduce a = {.src_dtype = travel,
-                               .dst = piece,
-                               .dst_dtype = travel,
-                               .n = u->shard[s].elems,
-                               .scratch = e->scratch};
+    struct hl_comm_reduce a = {
+        .dtype = travel, .dst = piece, .n = u->shard[s].elems, .scratch = e->scratch};
     const char *src;
     int rc = narrow(e, t, s, &src);
 

@@ -66,6 +66,9 @@ DEVICE void store16(void *p, struct vec16 v)
     {"hl_accumulate_" #from, hl_accumulate_##from##_run,                                           \
      FAKE_ACCUMULATE,        HL_CUDA_FP32,                                                         \
      HL_CUDA_##from,         HL_CUDA_THREADS},
+#define HL_ROW_SUM(kind, from)                                                                     \
+    {"hl_sum_" #from, hl_sum_##from##_run, FAKE_SUM,                                               \
+     HL_CUDA_##from,  HL_CUDA_##from,      HL_CUDA_THREADS},
 #define HL_ROW_SUMSQ(kind, from)                                                                   \
     {"hl_sumsq_" #from, hl_sumsq_##from##_run, FAKE_SUMSQ,                                         \
      HL_CUDA_FP32,      HL_CUDA_##from,        HL_CUDA_SUMSQ_THREADS},
@@ -78,5 +81,6 @@ DEVICE void store16(void *p, struct vec16 v)
      HL_CUDA_THREADS},
 
 const struct fake_kernel fake_kernels[] = {HL_CUDA_CONVERTS(HL_ROW_CONVERT) HL_CUDA_FORMS(
-    HL_ROW_ACCUMULATE, accumulate) HL_CUDA_FORMS(HL_ROW_SUMSQ, sumsq) HL_CUDA_OPTIMS(HL_ROW_OPTIM)};
+    HL_ROW_ACCUMULATE, accumulate) HL_CUDA_FORMS(HL_ROW_SUM, sum) HL_CUDA_FORMS(HL_ROW_SUMSQ, sumsq)
+                                               HL_CUDA_OPTIMS(HL_ROW_OPTIM)};
 const unsigned fake_nkernels = sizeof fake_kernels / sizeof *fake_kernels;

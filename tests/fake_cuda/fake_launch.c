@@ -93,7 +93,8 @@ static uint64_t uses_of(const struct fake_kernel *k, const void *args, struct fa
             k->kind == FAKE_SUMSQ ? (a->n + HL_CUDA_NORM_BLOCK - 1) / HL_CUDA_NORM_BLOCK : a->n;
 
         use(op, 0, a->dst, ndst * form_bytes(k->to));
-        use(op, 1, a->src, a->n * form_bytes(k->from));
+        use(op, 1, a->src,
+            a->n * form_bytes(k->from) * (k->kind == FAKE_SUM ? (uint64_t)a->nparts : 1));
         *aligned = a->aligned;
         return a->n;
     }

@@ -151,6 +151,6 @@ int fake_is_gpt(CUfunction fn);
 /* Under lock. */
 CUresult fake_gpt_launch(CUfunction fn, const unsigned grid[3], const unsigned block[3],
                          unsigned shared, CUstream stream, void **params);
-enum { FAKE_CONVERT, FAKE_ACCUMULATE, FAKE_SUMSQ, FAKE_OPTIM };
+enum { FAKE_CONVERT, FAKE_ACCUMULATE, FAKE_SUM, FAKE_SUMSQ, FAKE_OPTIM };
 
 #endif
