@@ -37,6 +37,7 @@ ALLOWED = {
     "store_dirs.c": {"pread64", "pread"},  # who holds a lock: for the message of a failure
     "scratch_file.c": {"unlinkat"},      # undoing, which must not be made to fail
     "device_cuda_driver.c": {"dlopen", "dlsym", "dlclose"},  # behind hl_sys_attempt()
+    "comm_nccl_lib.c": {"dlopen", "dlsym", "dlclose"},  # behind hl_sys_attempt()
     "wear.c": {"ioctl"},                 # asks a drive for its wear; no answer is an answer
     "comm_mpi.c": {"calloc", "free"},    # of libhaul-mpi, which sees only what libhaul exports
 }

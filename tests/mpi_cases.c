@@ -6,6 +6,7 @@
  * Each rank checks what it sees. Exit code 0: right on all ranks; 1: something is wrong, and stderr says
  * what; nothing else is printed.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,9 +17,12 @@
 #include <unistd.h>
 
 #include "comm.h"
+#include "haul/device_cuda.h"
 #include "haul/mpi.h"
 
 static int rank, nranks, wrong;
+static bool on_gpu;
+static uint64_t stage_bytes; /* 0: as it is by default */
 
 #define CHECK(cond, ...)                                                                           \
     do {                                                                                           \
@@ -38,6 +42,11 @@ static int rank, nranks, wrong;
             _exit(1);                                                                              \
     } while (0)
 
+static void error_says(const char *words)
+{
+    CHECK(strstr(haul_last_error(), words), "\"%s\" is not in the text", words);
+}
+
 /* ---- what every case needs ---- */
 
 struct bench {
@@ -54,7 +63,22 @@ static struct haul_comm_mpi_opts opts_of(double timeout_s, uint64_t piece_bytes)
     opts.timeout_s = timeout_s;
     if (piece_bytes)
         opts.piece_bytes = piece_bytes;
+    if (stage_bytes)
+        opts.stage_bytes = stage_bytes;
     return opts;
+}
+
+/* A GPU of the fake driver, whose memory no other process and no host function can reach. */
+static struct haul_device *gpu(void)
+{
+    struct haul_device *dev = NULL;
+
+#ifdef FAKE_CUDA_LIB
+    if (!dlopen(FAKE_CUDA_LIB, RTLD_NOW | RTLD_GLOBAL))
+        fprintf(stderr, "%s\n", dlerror());
+#endif
+    MUST(haul_device_cuda_open(NULL, &dev));
+    return dev;
 }
 
 static struct haul_device *device(void)
@@ -62,6 +86,8 @@ static struct haul_device *device(void)
     struct haul_device_host_opts opts;
     struct haul_device *dev = NULL;
 
+    if (on_gpu)
+        return gpu();
     haul_device_host_opts_init(&opts);
     opts.kernel_threads = 1;
     opts.jitter_seed = (uint64_t)rank + 1;
@@ -205,6 +231,30 @@ static void case_large(void)
     all_moves(&b, 5000017);
     gather(&b, (UINT64_C(20) << 20) + 3, true);
     bench_close(&b);
+}
+
+/* Through pinned host memory of 1000 bytes, and as much as it is by default. */
+static void case_gpu(void)
+{
+    on_gpu = true;
+    stage_bytes = 1000;
+    case_moves();
+    stage_bytes = 0;
+    case_large();
+}
+
+/* A GPU's pieces are not an emulated device's. */
+static void case_mixed(void)
+{
+    struct haul_comm_mpi_opts opts = opts_of(20, 0);
+    struct haul_device *dev;
+    struct haul_comm *comm = NULL;
+
+    on_gpu = rank == 0;
+    dev = device();
+    CHECK(haul_comm_mpi_open(&opts, dev, &comm) == -EINVAL, "not refused");
+    error_says("some ranks have an emulated device and others do not");
+    MUST(haul_device_close(dev));
 }
 
 /* Of the ranks' sizes of a message the least counts. */
@@ -458,11 +508,6 @@ static void case_reduce(void)
 
 /* ---- what goes wrong ---- */
 
-static void error_says(const char *words)
-{
-    CHECK(strstr(haul_last_error(), words), "\"%s\" is not in the text", words);
-}
-
 /* The last rank does not come. The others say so, in about the time-out, and name it; what they queue
  * after it does nothing. */
 static void case_missing(void)
@@ -676,6 +721,8 @@ static const struct {
 } cases[] = {
     {"moves", case_moves},
     {"large", case_large},
+    {"gpu", case_gpu},
+    {"mixed", case_mixed},
     {"pieces_differ", case_pieces_differ},
     {"many", case_many},
     {"streams", case_streams},

@@ -113,6 +113,17 @@ Test(comm_mpi, large_pieces_arrive)
     ranks(4, "large");
 }
 
+Test(comm_mpi, a_gpus_memory_moves_through_pinned_host_memory)
+{
+#ifdef WITH_CUDA
+    ranks(2, "gpu");
+    ranks(4, "gpu");
+    ranks(2, "mixed");
+#else
+    SKIP("built without CUDA");
+#endif
+}
+
 Test(comm_mpi, of_different_message_limits_the_least_counts)
 {
     ranks(3, "pieces_differ");

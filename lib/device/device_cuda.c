@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "cuda_context.h"
 #include "device_cuda.h"
 #include "sys.h"
 
@@ -104,6 +105,21 @@ static const struct hl_device_ops cuda_ops = {
     .optim = hl_cuda_optim,
     .lane_stats = hl_cuda_lane_stats,
 };
+
+int hl_cuda_context_enter(struct haul_device *dev, int *ordinal)
+{
+    if (!dev || dev->ops != &cuda_ops)
+        return hl_fail(HAUL_E_DEVICE, "%s is not a GPU of haul_device_cuda_open()",
+                       haul_device_name(dev));
+    if (ordinal)
+        *ordinal = cuda_of(dev)->device;
+    return hl_cuda_enter(cuda_of(dev));
+}
+
+void hl_cuda_context_leave(struct haul_device *dev, int entered)
+{
+    hl_cuda_leave(cuda_of(dev), entered);
+}
 
 void haul_device_cuda_opts_init(struct haul_device_cuda_opts *opts)
 {

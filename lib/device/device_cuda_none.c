@@ -1,4 +1,5 @@
 /* device_cuda_none.c: what stands for the CUDA back end in a build without it. */
+#include "cuda_context.h"
 #include "cuda_host_alloc.h"
 #include "fail.h"
 #include "haul/device_cuda.h"
@@ -26,5 +27,14 @@ int hl_cuda_host_alloc(struct haul_device *dev, uint64_t bytes, void **out)
 }
 
 void hl_cuda_host_free(struct haul_device *dev, void *ptr)
+{
+}
+
+int hl_cuda_context_enter(struct haul_device *dev, int *ordinal)
+{
+    return without();
+}
+
+void hl_cuda_context_leave(struct haul_device *dev, int entered)
 {
 }
