@@ -42,6 +42,8 @@ static const struct choice master_choices[] = {
     {"fp32", HAUL_MASTER_FP32}, {"split", HAUL_MASTER_SPLIT}, {0}};
 static const struct choice model_choices[] = {
     {"7b", MODEL_7B}, {"13b", MODEL_13B}, {"70b", MODEL_70B}, {0}};
+static const struct choice share_choices[] = {
+    {"auto", HAUL_SHARE_AUTO}, {"gather", HAUL_SHARE_GATHER}, {"pull", HAUL_SHARE_PULL}, {0}};
 static const struct choice io_choices[] = {
     {"auto", HAUL_IO_AUTO}, {"uring", HAUL_IO_URING}, {"threads", HAUL_IO_THREADS}, {0}};
 
@@ -61,6 +63,7 @@ static const struct flag flags[] = {
     {"order", CHOICE, AT(order), "layer|batch  all micro-batches unit by unit, or one after the other (layer)", 0, 0, order_choices},
     {"stage", COUNT, AT(stage), "0..3  what is sharded over ranks (3)", 0, 3, NULL},
     {"ranks", COUNT, AT(ranks), "N  with --plan-only: plan for so many; to train with N, start by mpirun -n N", 1, 65536, NULL},
+    {"share", CHOICE, AT(share), "auto|gather|pull  ranks of one node, stage 3: gather over the devices, or pull from shared memory (auto)", 0, 0, share_choices},
     {"offload", CHOICE, AT(offload), "none|optimizer|all  what may leave the device (all)", 0, 0, offload_choices},
     {"device", CHOICE, AT(device), "host|cuda  host emulates a device on the CPU; cuda starts train_gpt_cuda, which computes on the first GPU (host)", 0, 0, device_choices},
     {"device-mem", SIZE, AT(device_mem_bytes), "SIZE  device memory, 24GB or 512MiB; what is left over takes offloaded units back (no cap)", 1, INT64_MAX, NULL},
@@ -503,4 +506,9 @@ void args_print_help(void)
         snprintf(left, sizeof left, "--%s %.*s", flags[f].name, n, flags[f].help);
         printf("  %-28s %s\n", left, words == NULL ? flags[f].help + 1 : words + 2);
     }
+    puts("\nSeveral ranks: mpirun -n N train_gpt ... Open MPI as root, in a container, with more "
+         "ranks than "
+         "cores:\n  mpirun --allow-run-as-root --oversubscribe "
+         "--mca btl_vader_single_copy_mechanism none -n N train_gpt ...\n"
+         "A rank that does not answer for TRAIN_GPT_TIMEOUT_S seconds (600) ends the others.");
 }

@@ -44,6 +44,7 @@ struct args {
     unsigned offload;           /* enum haul_offload */
     unsigned dtype, grad_dtype; /* enum haul_dtype */
     unsigned master;            /* enum haul_master */
+    unsigned share;             /* enum haul_share */
     unsigned io;                /* enum haul_io_method */
     bool stash, no_recompute, no_overlap, digest, quiet, plan_only, bench, json, help;
 };

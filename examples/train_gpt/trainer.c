@@ -99,6 +99,7 @@ static int open_engine(struct trainer *t)
     opts.device = t->device;
     opts.comm = t->ranks->comm;
     opts.plan_only = args->plan_only;
+    opts.share = (enum haul_share)args->share;
     opts.stage = (uint32_t)args->stage;
     opts.offload = (enum haul_offload)args->offload;
     opts.master = (enum haul_master)args->master;

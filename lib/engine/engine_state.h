@@ -287,6 +287,13 @@ struct hl_peer {
     _Atomic uint64_t *version; /* (nunits,) updates of each unit's shard that are done */
 };
 
+/* A turn's collectives, between two events; `open` until its time has been counted. */
+struct hl_comm_span {
+    struct hl_event *before, *after;
+    bool open;
+};
+#define HL_COMM_SPANS 64
+
 /* Device memory from which a summed gradient goes to the host, while the next one is being summed. */
 struct hl_reduced {
     char *mem;
@@ -343,9 +350,13 @@ struct haul_engine {
     struct hl_reduced reduced[2];
     uint32_t nreduced_slots_used; /* the pump's */
     uint64_t *agreed;             /* (HL_AGREED_UNITS + nunits,) */
-    bool shares;                  /* parameters lie in a segment that all ranks map */
-    bool pulls;                   /* and are lifted from there; else gathered */
-    struct hl_peer *peer;         /* (nranks,) when shares */
+    struct hl_comm_span
+        comm_span[HL_COMM_SPANS]; /* the pump's, the trainer's while no turn waits */
+    uint32_t ncomm_spans;
+    uint64_t comm_busy_ns;
+    bool shares;          /* parameters lie in a segment that all ranks map */
+    bool pulls;           /* and are lifted from there; else gathered */
+    struct hl_peer *peer; /* (nranks,) when shares */
     bool built;
 
     struct haul_unit **units;
@@ -590,6 +601,8 @@ int hl_turns_fetch(struct haul_engine *e, struct haul_unit *u);
 void hl_turns_reduce(struct haul_unit *u, int buffer, bool last);
 /* Trainer: wait until the pump has taken all of them. */
 int hl_turns_drain(struct haul_engine *e);
+/* Trainer, no turn waits: count the time of collectives that are done. */
+int hl_comm_spans_settle(struct haul_engine *e);
 /* In build: seconds from asking for a unit until it is in a frame. Collective. */
 int hl_turns_time_fetch(struct haul_engine *e, struct haul_unit *u, double *seconds);
 /* Pump: 1 when it did something. */

@@ -278,6 +278,9 @@ static int reserve_sums(struct haul_engine *e)
         (rc = hl_sys_alloc_array(HL_AGREED_UNITS + (uint64_t)e->nunits, sizeof *e->agreed,
                                  (void **)&e->agreed)) < 0)
         return rc;
+    for (unsigned i = 0; i < HL_COMM_SPANS; i++)
+        if ((rc = open_events(e, &e->comm_span[i].before, &e->comm_span[i].after)) < 0)
+            return rc;
     e->scratch = cut(&sums, e->scratch_bytes);
     for (unsigned i = 0; i < 2; i++) {
         e->reduced[i].mem = cut(&sums, e->reduced_bytes);
@@ -400,6 +403,10 @@ static void close_events(struct haul_engine *e)
         close_event(e, &e->wframe[i].loaded);
         close_event(e, &e->wframe[i].released);
         close_event(e, &e->wframe[i].saved);
+    }
+    for (unsigned i = 0; i < HL_COMM_SPANS; i++) {
+        close_event(e, &e->comm_span[i].before);
+        close_event(e, &e->comm_span[i].after);
     }
     for (unsigned i = 0; i < 2; i++) {
         close_event(e, &e->reduced[i].reduced);

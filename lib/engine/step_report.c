@@ -127,6 +127,8 @@ static void read_counters(struct haul_engine *e, struct haul_lane_report lane[HA
     }
     lane[HAUL_LANE_OPTIM].busy_ns = atomic_load(&e->optim_busy_ns);
     lane[HAUL_LANE_OPTIM].bytes = atomic_load(&e->optim_bytes);
+    (void)hl_comm_spans_settle(e); /* a device that has failed says so elsewhere */
+    lane[HAUL_LANE_COMM].busy_ns = e->comm_busy_ns;
     lane[HAUL_LANE_COMM].bytes = e->comm_counts[HAUL_COMM_ALL_GATHER].sent_bytes +
                                  e->comm_counts[HAUL_COMM_REDUCE_SCATTER].sent_bytes;
     read_store_counters(e, lane);

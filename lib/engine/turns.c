@@ -103,6 +103,51 @@ void hl_turns_reduce(struct haul_unit *u, int buffer, bool last)
                             .last = last});
 }
 
+/* ---- the pump's side: how long the comm lane works ---- */
+
+static int settle_span(struct haul_engine *e, struct hl_comm_span *s)
+{
+    uint64_t before, after;
+    int rc;
+
+    if (!s->open || e->ops->event_query(e->dev, s->before) != 1 ||
+        e->ops->event_query(e->dev, s->after) != 1)
+        return 0;
+    if ((rc = e->ops->event_time_ns(e->dev, s->before, &before)) < 0 ||
+        (rc = e->ops->event_time_ns(e->dev, s->after, &after)) < 0)
+        return rc;
+    e->comm_busy_ns += after > before ? after - before : 0;
+    s->open = false;
+    return 0;
+}
+
+int hl_comm_spans_settle(struct haul_engine *e)
+{
+    int rc = 0;
+
+    for (unsigned i = 0; rc == 0 && e->comm && i < HL_COMM_SPANS; i++)
+        rc = settle_span(e, &e->comm_span[i]);
+    return rc;
+}
+
+/* Where the oldest of the events are still under way, this turn goes unmeasured: *span is NULL. */
+static int begin_span(struct haul_engine *e, struct hl_comm_span **span)
+{
+    struct hl_comm_span *s = &e->comm_span[e->ncomm_spans++ % HL_COMM_SPANS];
+    int rc = settle_span(e, s);
+
+    *span = s->open ? NULL : s;
+    return rc < 0 || s->open ? rc : e->ops->event_record(e->dev, s->before, e->comm_stream);
+}
+
+static int end_span(struct haul_engine *e, struct hl_comm_span *s)
+{
+    if (!s)
+        return 0;
+    s->open = true;
+    return e->ops->event_record(e->dev, s->after, e->comm_stream);
+}
+
 /* ---- the pump's side: gathers ---- */
 
 /* Ranges of a span that other ranks own: before this rank's own and after it. */
@@ -134,12 +179,17 @@ static bool is_gathered(const struct haul_engine *e, unsigned s)
 
 static int gather_resident(struct haul_engine *e, struct haul_unit *u)
 {
+    struct hl_comm_span *span = NULL;
     int rc = e->ops->stream_wait(e->dev, e->comm_stream, u->published);
 
     if (rc == 0)
         rc = e->ops->stream_wait(e->dev, e->comm_stream, u->released);
+    if (rc == 0)
+        rc = begin_span(e, &span);
     for (unsigned s = 0; rc == 0 && s < HL_NTRAIN; s++)
         rc = gather_span(e, u, s, u->rest_params[s], hl_own_params(u, s));
+    if (rc == 0)
+        rc = end_span(e, span);
     if (rc == 0)
         rc = e->ops->event_record(e->dev, u->published, e->comm_stream);
     hl_spin_lock(&e->lock);
@@ -215,11 +265,14 @@ static int gather_frame(const struct fetch *f)
     struct haul_engine *e = f->e;
     const struct haul_unit *u = f->unit;
     bool on_device = !hl_unit_params_on_host(u);
+    struct hl_comm_span *span = NULL;
     int rc =
         e->ops->stream_wait(e->dev, e->comm_stream, on_device ? u->published : f->frame->loaded);
 
     if (rc == 0 && on_device)
         rc = e->ops->stream_wait(e->dev, e->comm_stream, f->frame->released);
+    if (rc == 0)
+        rc = begin_span(e, &span);
     for (unsigned s = 0; rc == 0 && s < HL_NSPANS; s++) {
         char *full = f->frame->mem + hl_param_span_offset(u, s);
         if (is_gathered(e, s))
@@ -227,6 +280,8 @@ static int gather_frame(const struct fetch *f)
                              on_device ? u->rest_params[s]
                                        : full + u->shard[s].first * hl_span_param_bytes(s));
     }
+    if (rc == 0)
+        rc = end_span(e, span);
     if (rc == 0 && on_device)
         rc = e->ops->event_record(e->dev, u->released, e->comm_stream);
     return rc < 0 ? rc : e->ops->event_record(e->dev, f->frame->loaded, e->comm_stream);
@@ -424,13 +479,18 @@ static int take_reduce(struct haul_engine *e, const struct hl_turn *t)
 {
     struct hl_grad_buffer *buf = t->buffer < 0 ? NULL : &e->grad_buffer[t->buffer];
     struct hl_reduced *out = &e->reduced[e->nreduced_slots_used++ % 2];
+    struct hl_comm_span *span = NULL;
     /* an added zero comes after the update that its place was last read by */
     int rc = e->ops->stream_wait(e->dev, e->comm_stream, buf ? buf->ready : t->unit->published);
 
     if (rc == 0)
         rc = e->ops->stream_wait(e->dev, e->comm_stream, out->copied);
     if (rc == 0)
+        rc = begin_span(e, &span);
+    if (rc == 0)
         rc = sum_spans(e, t, out);
+    if (rc == 0)
+        rc = end_span(e, span);
     if (rc == 0 && buf)
         rc = e->ops->event_record(e->dev, buf->drained, e->comm_stream);
     if (rc == 0)
