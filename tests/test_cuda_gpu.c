@@ -16,7 +16,7 @@ static struct haul_device *open_device(void)
 /* A GPU's machine need not have cuBLAS. */
 static void open_gpu(struct gpu **out)
 {
-    int rc = gpu_open(out);
+    int rc = gpu_open(0, out);
 
     if (on_gpu() && rc == HAUL_E_DEVICE && strstr(gpu_error(), "no cuBLAS"))
         SKIP("cuBLAS: %s", gpu_error());
@@ -33,7 +33,7 @@ Test(cuda_gpu, every_failing_call_while_opening_is_an_error_and_leaves_nothing)
 
     for (n = 1; n < 1000; n++) {
         fake.fail_nth(n, n % 2 ? CUDA_UNKNOWN : CUDA_NO_MEMORY);
-        rc = gpu_open(&gpu);
+        rc = gpu_open(0, &gpu);
         if (!fake.failed())
             break;
         cr_assert_eq(rc, n % 2 ? HAUL_E_DEVICE : -ENOMEM, "call %d: %d", n, rc);

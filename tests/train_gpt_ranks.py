@@ -1,6 +1,6 @@
 """train_gpt under mpirun: one digest for every stage and tier, losses over rank counts, ranks that are killed.
 
-Usage: train_gpt_ranks.py PROGRAM fast|slow [WORD...]"""
+Usage: train_gpt_ranks.py PROGRAM fast|slow FOLDER [WORD...]; FOLDER holds fake_cuda and fake_nccl"""
 import json
 import os
 import random
@@ -92,6 +92,23 @@ def rank_0_alone_speaks_and_usage_is_checked():
     assert "does not fit" in result.err and "rank 1" in result.err, result.err
 
 
+def over_nccl_one_digest_too():
+    """Driver, cuBLAS and NCCL are fakes that run on the CPU: order and waits are tried, not speed."""
+    fakes = [os.path.join(FAKES, name) for name in ("fake_cuda", "fake_nccl")]
+    if not os.path.exists(os.path.join(fakes[0], "libcuda.so.1")):
+        raise Skip("haul was built without CUDA")
+    env = {"LD_LIBRARY_PATH": ":".join(fakes)}
+    digests = {}
+    for stage, offload, share in ((0, "optimizer", "auto"), (1, "all", "auto"), (2, "none", "auto"),
+                                  (3, "optimizer", "auto"), (3, "all", "auto"), (3, "all", "gather"),
+                                  (3, "all", "pull")):
+        result = train(2, *SMALL, "--steps", 4, "--device", "cuda", "--stage", stage, "--offload", offload,
+                       "--share", share, env=env)
+        assert result.err == "", result.err  # where the fakes tell wrong uses
+        digests[stage, offload, share] = result.digest
+    assert len(set(digests.values())) == 1, digests
+
+
 def losses_agree_over_rank_counts():
     for dtype, tolerance in (("bf16", 1e-3), ("fp32", 1e-5)):
         norm, loss = {}, {}
@@ -176,11 +193,11 @@ def the_scaled_13b_case_stays_in_its_budgets():
 
 FAST = [one_digest_for_every_stage_and_offload, state_on_nvme_changes_no_bit_in_any_stage,
         order_layer_moves_weights_twice_whatever_the_accumulation, rank_0_alone_speaks_and_usage_is_checked,
-        of_a_killed_rank_the_others_end_with_an_error]
+        of_a_killed_rank_the_others_end_with_an_error, over_nccl_one_digest_too]
 SLOW = [losses_agree_over_rank_counts, ranks_killed_at_twenty_instants_leave_no_rank_hanging,
         the_scaled_13b_case_stays_in_its_budgets]
 
 if __name__ == "__main__":
     train_gpt_runner.PROGRAM = os.path.abspath(sys.argv[1])
-    which = sys.argv.pop(2)
+    which, FAKES = sys.argv.pop(2), os.path.abspath(sys.argv.pop(2))
     sys.exit(train_gpt_runner.main(FAST if which == "fast" else SLOW))

@@ -34,13 +34,13 @@ int compute_open(struct trainer *t)
     int rc;
 
     haul_device_cuda_opts_init(&opts);
-    opts.ordinal = 0;
+    opts.local_rank = (int32_t)t->ranks->local_rank;
     opts.mem_bytes = t->args->device_mem_bytes;
     rc = haul_device_cuda_open(&opts, &t->device);
     if (rc < 0)
         return rc;
     t->compute = calloc(1, sizeof *t->compute);
-    return t->compute == NULL ? -ENOMEM : gpu_open(&t->compute->gpu);
+    return t->compute == NULL ? -ENOMEM : gpu_open(t->ranks->local_rank, &t->compute->gpu);
 }
 
 int compute_bind(struct trainer *t)

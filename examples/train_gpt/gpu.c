@@ -17,6 +17,7 @@ extern const unsigned long long gpt_fatbin[];
 #define CUDA_CALLS(X)                                                                              \
     X(cuGetErrorName, "cuGetErrorName")                                                            \
     X(cuDeviceGet, "cuDeviceGet")                                                                  \
+    X(cuDeviceGetCount, "cuDeviceGetCount")                                                        \
     X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain")                                        \
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2")                                   \
     X(cuCtxPushCurrent, "cuCtxPushCurrent_v2")                                                     \
@@ -118,11 +119,14 @@ static int open_cuda(struct gpu *gpu)
     return 0;
 }
 
-static int open_context(struct gpu *gpu)
+/* As haul_device_cuda_open() chooses by local rank. */
+static int open_context(struct gpu *gpu, uint32_t local_rank)
 {
     CUcontext context;
-    int rc = CUDA(gpu, cuDeviceGet, &gpu->device, 0);
+    int n, rc = CUDA(gpu, cuDeviceGetCount, &n);
 
+    if (rc == 0)
+        rc = CUDA(gpu, cuDeviceGet, &gpu->device, n == 1 ? 0 : (int)local_rank);
     if (rc == 0)
         rc = CUDA(gpu, cuDevicePrimaryCtxRetain, &context, gpu->device);
     if (rc < 0)
@@ -216,7 +220,7 @@ void gpu_close(struct gpu *gpu)
     free(gpu);
 }
 
-int gpu_open(struct gpu **out)
+int gpu_open(uint32_t local_rank, struct gpu **out)
 {
     struct gpu *gpu = calloc(1, sizeof *gpu);
     int rc;
@@ -225,7 +229,7 @@ int gpu_open(struct gpu **out)
         return fail(-ENOMEM, "no memory for a GPU's state");
     rc = open_cuda(gpu);
     if (rc == 0)
-        rc = open_context(gpu);
+        rc = open_context(gpu, local_rank);
     if (rc == 0)
         rc = open_kernels(gpu);
     if (rc == 0)

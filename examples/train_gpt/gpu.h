@@ -21,7 +21,7 @@ struct gpu;
  *
  * Returns 0, or HAUL_E_DEVICE or -ENOMEM; gpu_error() says more. Nothing is left open then.
  */
-int gpu_open(struct gpu **out);
+int gpu_open(uint32_t local_rank, struct gpu **out);
 void gpu_close(struct gpu *gpu);
 
 /* The stream to queue on, and GPU_WORKSPACE_BYTES of device memory at 256 bytes. */

@@ -1,6 +1,7 @@
 /* ranks.c: see ranks.h. */
 #include "ranks.h"
 
+#include "haul/nccl.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -57,7 +58,7 @@ int ranks_join(const struct args *args, struct ranks *out)
         rc = open_module(&ranks);
         if (rc != EXIT_OK)
             return rc;
-        if (module_of(&ranks)->join(&ranks.rank, &ranks.nranks, &ranks.nlocal) < 0)
+        if (module_of(&ranks)->join(&ranks) < 0)
             return missing("its MPI has no MPI_THREAD_MULTIPLE");
     }
     *out = ranks;
@@ -130,6 +131,7 @@ static int plan_for(const struct ranks *ranks, struct haul_device *device, struc
 
 int ranks_connect(struct ranks *ranks, struct haul_device *device)
 {
+    struct haul_comm_nccl_opts opts;
     int rc;
 
     if (ranks->nranks == 1)
@@ -137,7 +139,14 @@ int ranks_connect(struct ranks *ranks, struct haul_device *device)
     if (ranks->module == NULL)
         return plan_for(ranks, device, &ranks->comm);
     rc = module_of(ranks)->connect(device, &ranks->comm);
-    return rc;
+    if (rc < 0 || haul_device_in_host_memory(device))
+        return rc;
+    /* GPUs reach each other through NCCL, which finds them over MPI */
+    ranks->over = ranks->comm;
+    ranks->comm = NULL;
+    haul_comm_nccl_opts_init(&opts);
+    opts.over = ranks->over;
+    return haul_comm_nccl_open(&opts, device, &ranks->comm);
 }
 
 int ranks_mean(const struct ranks *ranks, double *value)

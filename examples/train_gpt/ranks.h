@@ -10,10 +10,10 @@
 #include "args.h"
 
 struct ranks {
-    uint32_t rank, nranks, nlocal; /* nlocal: on this node */
-    void *module;                  /* NULL: not under mpirun */
-    struct haul_comm *comm;        /* NULL: one rank */
-    struct haul_comm *over;        /* what a GPU's communicator was opened over; NULL */
+    uint32_t rank, nranks, local_rank, nlocal; /* local: on this node */
+    void *module;                              /* NULL: not under mpirun */
+    struct haul_comm *comm;                    /* NULL: one rank */
+    struct haul_comm *over;                    /* what a GPU's communicator was opened over; NULL */
 };
 
 /* Join the others. Returns EXIT_OK, or another exit code after a message on stderr. */
@@ -38,8 +38,7 @@ void ranks_leave(struct ranks *ranks, bool ok);
 
 /* What the module is. */
 struct ranks_module {
-    int (*join)(uint32_t *rank, uint32_t *nranks,
-                uint32_t *nlocal); /* negative: no MPI_THREAD_MULTIPLE */
+    int (*join)(struct ranks *out); /* negative: no MPI_THREAD_MULTIPLE */
     int (*connect)(struct haul_device *device, struct haul_comm **out);
     void (*leave)(void);
 };

@@ -5,9 +5,9 @@
 #include "haul/mpi.h"
 #include "ranks.h"
 
-static int join(uint32_t *rank, uint32_t *nranks, uint32_t *nlocal)
+static int join(struct ranks *out)
 {
-    int level, r, n, local;
+    int level, r, n, local, local_rank;
     MPI_Comm node;
 
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS ||
@@ -17,11 +17,13 @@ static int join(uint32_t *rank, uint32_t *nranks, uint32_t *nlocal)
     MPI_Comm_rank(MPI_COMM_WORLD, &r);
     MPI_Comm_size(MPI_COMM_WORLD, &n);
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, r, MPI_INFO_NULL, &node);
+    MPI_Comm_rank(node, &local_rank);
     MPI_Comm_size(node, &local);
     MPI_Comm_free(&node);
-    *rank = (uint32_t)r;
-    *nranks = (uint32_t)n;
-    *nlocal = (uint32_t)local;
+    out->rank = (uint32_t)r;
+    out->nranks = (uint32_t)n;
+    out->local_rank = (uint32_t)local_rank;
+    out->nlocal = (uint32_t)local;
     return 0;
 }
 
