@@ -20,6 +20,7 @@ struct use {
     struct haul_view w, g;
     double saw[2];
     unsigned step;
+    int unit;
 };
 
 struct run {
@@ -59,7 +60,7 @@ static void look(void *user)
     u->saw[1] = sum_of(&u->w);
 }
 
-/* In two halves, so that what is taken away in between is missing. */
+/* In two halves, so that what is taken away in between is missing; another unit's would show. */
 static void look_and_write(void *user)
 {
     struct use *u = user;
@@ -68,7 +69,7 @@ static void look_and_write(void *user)
     for (int half = 0; half < 2; half++) {
         u->saw[half] = sum_of(&u->w);
         for (int i = half * elems / 2; i < (half + 1) * elems / 2; i++)
-            g[i] += (float)(i % 7 + 1) * 0.125f + (float)u->step;
+            g[i] += (float)(i % 7 + 1) * 0.125f + (float)u->step + 4 * (float)u->unit;
         pause_us(half ? 0 : 100); /* short: copies of gradients fall behind */
     }
 }
@@ -152,6 +153,7 @@ static void backward(struct run *r, unsigned step)
         struct use *u = &r->use[r->nuses++];
 
         u->step = step;
+        u->unit = i;
         check(haul_unit_acquire(r->unit[i], r->stream, &u->w));
         check(haul_unit_grad(r->unit[i], r->stream, &u->g));
         check(haul_device_launch(r->dev, r->stream, look_and_write, u));
