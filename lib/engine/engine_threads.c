@@ -65,7 +65,8 @@ static void bind_team(struct haul_engine *e)
 {
     if (e->opts.nthreads < 2)
         return;
-    int rc = hl_team_bind(0, 1, e->opts.nthreads);
+    int rc = hl_team_bind(e->comm ? e->comm->local_rank : 0, e->comm ? e->comm->nlocal : 1,
+                          e->opts.nthreads);
     if (rc < 0)
         hl_log(HAUL_LOG_INFO, "the optimizer's team is not bound to cores: %s", haul_strerror(rc));
 }
