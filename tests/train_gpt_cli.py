@@ -21,7 +21,7 @@ def help_names_every_flag():
     assert result.rc == 0 and result.err == ""
     for flag in ("data steps layers dim heads seq batch accum order stage offload device device-mem "
                  "host-mem nvme nvme-mem io slots slot-bytes master grad-dtype dtype lr clip seed "
-                 "threads link-gbps config init dump-init export stash stash-mem bench json jsonl trace digest quiet").split():
+                 "threads link-gbps config init dump-init export save save-every save-keep resume stash stash-mem bench json jsonl trace digest quiet").split():
         assert f"--{flag} " in result.out, flag
 
 

@@ -92,6 +92,10 @@ static const struct flag flags[] = {
     {"json", SWITCH, AT(json), " print what --bench found as one JSON object", 0, 0, NULL},
     {"jsonl", TEXT, AT(jsonl), "FILE  one JSON object per step, and a summary", 0, 0, NULL},
     {"trace", TEXT, AT(trace), "FILE  what every lane did when, for Perfetto or chrome://tracing", 0, 0, NULL},
+    {"save", TEXT, AT(save), "DIR  write checkpoints to this folder: at the end, on SIGTERM and Ctrl-C, and with --save-every", 0, 0, NULL},
+    {"save-every", COUNT, AT(save_every), "N  also after every N steps (at the end alone)", 1, 1000000000, NULL},
+    {"save-keep", COUNT, AT(save_keep), "N  the newest N stay, older ones go; 0: all stay (2)", 0, 1000000, NULL},
+    {"resume", TEXT, AT(resume), "DIR  go on from the newest complete checkpoint in this folder, or from this one", 0, 0, NULL},
     {"init", TEXT, AT(init), "PATH  weights to begin with: a safetensors file, set or folder with GPT-2's names (fresh ones)", 0, 0, NULL},
     {"dump-init", TEXT, AT(dump_init), "FILE  write the weights before the first step, FP32, to FILE, which ends in .safetensors", 0, 0, NULL},
     {"export", TEXT, AT(export), "FILE  write the weights after the last step, likewise", 0, 0, NULL},
@@ -397,12 +401,25 @@ static int check_bench(struct args *args)
     if (args->offload != HAUL_OFFLOAD_ALL)
         return contradiction("--bench runs every --offload: leave that flag out");
     if (args->no_overlap || args->plan_only || args->digest || args->jsonl != NULL ||
-        args->trace != NULL || args->dump_init != NULL || args->export != NULL)
-        return contradiction("--bench prints its own figures and keeps no weights: leave out "
-                             "--no-overlap, --plan-only, --digest, --jsonl, --trace, --dump-init "
-                             "and --export");
+        args->trace != NULL || args->dump_init != NULL || args->export != NULL ||
+        args->save != NULL || args->resume != NULL)
+        return contradiction("--bench prints its own figures and keeps no state: leave out "
+                             "--no-overlap, --plan-only, --digest, --jsonl, --trace, --dump-init, "
+                             "--export, --save and --resume");
     if (args->steps > OFFLOAD_MAX_STEPS)
         return contradiction("--bench measures at most 1000 --steps");
+    return EXIT_OK;
+}
+
+static int check_saves(const struct args *args)
+{
+    if (args->save == NULL && args->save_every != 0)
+        return contradiction("--save-every needs --save, the folder");
+    if (args->resume != NULL && (args->init != NULL || args->dump_init != NULL))
+        return contradiction("--resume has the weights of the checkpoint: leave out --init and "
+                             "--dump-init");
+    if (args->plan_only && (args->save != NULL || args->resume != NULL))
+        return contradiction("--plan-only has no state: leave out --save and --resume");
     return EXIT_OK;
 }
 
@@ -423,7 +440,7 @@ static int check(struct args *args)
         return contradiction("--batch / --accum * --seq: over 2^31 tokens in a micro-batch");
     if (check_nvme(args) != EXIT_OK || check_stash(args) != EXIT_OK ||
         check_dtypes(args) != EXIT_OK || check_weights(args) != EXIT_OK ||
-        check_bench(args) != EXIT_OK)
+        check_saves(args) != EXIT_OK || check_bench(args) != EXIT_OK)
         return EXIT_USAGE;
     if (args->ranks > 1 && !args->plan_only)
         return contradiction(
@@ -477,6 +494,7 @@ int args_parse(int argc, char **argv, struct args *out)
                         .loss_scale = 65536,
                         .loss_scale_window = 2000,
                         .clip = 1,
+                        .save_keep = 2,
                         .device = compute_device,
                         .offload = HAUL_OFFLOAD_ALL,
                         .dtype = HAUL_BF16};

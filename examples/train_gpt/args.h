@@ -20,6 +20,9 @@ struct args {
     const char *jsonl;                     /* NULL: none */
     const char *trace;                     /* NULL: none */
     const char *init, *dump_init, *export; /* NULL: none */
+    const char *save, *resume;             /* NULL: none */
+    uint64_t save_every;                   /* 0: at the end alone */
+    uint64_t save_keep;                    /* 0: all */
     uint64_t steps, layers, dim, heads, seq;
     uint64_t batch; /* sequences in a step */
     uint64_t accum; /* micro-batches in a step */

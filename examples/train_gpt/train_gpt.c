@@ -1,8 +1,8 @@
 /*
  * train_gpt.c: train a GPT on the bytes of any file, its state carried by haul.
  *
- * An ordinary user of the library: only haul's public headers. Ctrl-C finishes the step and prints the
- * closing table; a second one ends at once.
+ * An ordinary user of the library: only haul's public headers. Ctrl-C, or SIGTERM, finishes the step on all
+ * ranks, saves and prints the closing table; a second Ctrl-C ends at once.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -14,6 +14,7 @@
 #include "data.h"
 #include "offload_rows.h"
 #include "progress.h"
+#include "saves.h"
 
 static volatile sig_atomic_t interrupted;
 
@@ -22,12 +23,14 @@ static void on_interrupt(int sig)
     interrupted = 1;
 }
 
-/* The handler serves once: a second Ctrl-C has its usual effect. */
-static void catch_interrupt(void)
+/* For SIGINT the handler serves once: a second Ctrl-C has its usual effect. */
+static void catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction once = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction always = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
 
-    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGINT, &once, NULL);
+    sigaction(SIGTERM, &always, NULL);
 }
 
 static int failed(const struct trainer *t)
@@ -41,10 +44,9 @@ static int train(const struct args *args, const struct data *data, struct traine
 {
     double loss;
 
-    for (uint64_t step = 1; step <= args->steps; step++) {
+    for (uint64_t step = t->nsteps + 1; step <= args->steps; step++) {
         struct haul_report report = {.struct_size = sizeof report};
-        struct data_part part = {args->seed, step, args->rank * args->batch, args->batch,
-                                 args->seq};
+        struct data_part part = {t->seed, step, args->rank * args->batch, args->batch, args->seq};
 
         if (data_read_step(data, &part, t->tokens) < 0)
             return EXIT_FAILED;
@@ -54,6 +56,8 @@ static int train(const struct args *args, const struct data *data, struct traine
             return EXIT_FAILED;
         if (chrome_trace_step(trace, t) < 0)
             return failed(t);
+        if (saves_step(t, step, report.stop || step == args->steps) != EXIT_OK)
+            return EXIT_FAILED;
         if (report.stop)
             break;
     }
@@ -93,7 +97,7 @@ static int run_opened(const struct args *args, bool with_digest, const struct da
         return rc;
     rc = chrome_trace_open(args->trace, &trace);
     if (rc == EXIT_OK) {
-        catch_interrupt();
+        catch_signals();
         rc = train(args, data, t, &progress, &trace);
     }
     if (rc == EXIT_OK)

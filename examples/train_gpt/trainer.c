@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include "compute.h"
 #include "data.h"
+#include "saves.h"
 
 #define WARMUP_STEPS 20
 
@@ -267,7 +268,9 @@ static int open_rest(struct trainer *t)
         rc = haul_device_stream_open(t->device, &t->stream);
     if (rc == 0)
         rc = compute_bind(t);
-    return rc < 0 ? rc : fill(t);
+    if (rc < 0)
+        return rc;
+    return t->args->resume != NULL ? saves_load(t) : fill(t);
 }
 
 int trainer_open(const struct args *args, struct ranks *ranks, struct trainer *out)
@@ -278,6 +281,7 @@ int trainer_open(const struct args *args, struct ranks *ranks, struct trainer *o
 
     *t =
         (struct trainer){.args = args, .ranks = ranks, .nunits = layers + 2, .nvisits = layers + 3};
+    t->seed = args->seed;
     t->shape = (struct gpt_shape){.layers = args->layers,
                                   .dim = args->dim,
                                   .heads = args->heads,
@@ -314,10 +318,12 @@ const char *trainer_error(int rc)
 
 void trainer_complain(const struct trainer *t, int rc)
 {
+    const char *text = t->text[0] != '\0' ? t->text : trainer_error(rc);
+
     if (t->ranks->nranks > 1)
-        fprintf(stderr, "train_gpt: rank %u: %s\n", t->ranks->rank, trainer_error(rc));
+        fprintf(stderr, "train_gpt: rank %u: %s\n", t->ranks->rank, text);
     else
-        fprintf(stderr, "train_gpt: %s\n", trainer_error(rc));
+        fprintf(stderr, "train_gpt: %s\n", text);
 }
 
 void trainer_close(struct trainer *t)

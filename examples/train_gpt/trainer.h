@@ -55,6 +55,8 @@ struct trainer {
     double *losses;          /* (accum,), host */
     double loss_scale;       /* of the step that is queued */
     struct weights weights;  /* of --init, until they are in the engine */
+    uint64_t nsteps, seed;   /* of the run before it was resumed: 0; args->seed */
+    char text[1200];         /* of an error of the trainer's own; "" */
 };
 
 /* Learning rate of a step, from 1: a fixed warm-up, then level, so that it does not depend on --steps. */
