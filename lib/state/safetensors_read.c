@@ -10,7 +10,8 @@
 #include "safetensors_set.h"
 #include "sys.h"
 
-#define PIECE_ELEMS 8192u /* 16-bit values widened at a time */
+#define PIECE_ELEMS   8192u  /* 16-bit values widened at a time */
+#define MOST_COMPARED 20000u /* names, for the nearest: a message must not take seconds */
 
 uint64_t haul_safetensors_count(const struct haul_safetensors *st)
 {
@@ -58,7 +59,7 @@ static int not_found(const struct haul_safetensors *st, const char *name)
     const char *path = st->nfiles ? st->files[0].path : "an empty set", *near = NULL;
 
     /* One at a time: the distance to the best so far decides. */
-    for (uint64_t i = 0; i < st->ntensors; i++) {
+    for (uint64_t i = 0; st->ntensors <= MOST_COMPARED && i < st->ntensors; i++) {
         const char *pair[2] = {near ? near : st->by_name[i]->name, st->by_name[i]->name};
 
         near = hl_nearest_word(name, pair, 2);
