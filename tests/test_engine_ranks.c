@@ -147,6 +147,9 @@ static void draw(struct random_place *p, uint64_t *s)
 {
     p->master = random_in(s, 0, 1) ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32;
     p->nthreads = 1;
+    /* liburing maps its rings unseen by the thread sanitizer, which then takes one thread's ring for another's
+     * that was at the same address before */
+    p->io_method = HAUL_IO_THREADS;
     p->slots = (unsigned)random_in(s, 3, 8);
     p->window = (unsigned)random_in(s, 1, 4);
     p->no_overlap = random_in(s, 0, 3) == 0;
