@@ -4,6 +4,12 @@
 
 int hl_cmd_plan(int argc, char **argv);
 int hl_cmd_config(int argc, char **argv);
+int hl_cmd_ckpt_inspect(int argc, char **argv);
+int hl_cmd_ckpt_verify(int argc, char **argv);
+int hl_cmd_ckpt_diff(int argc, char **argv);
+int hl_cmd_ckpt_reshard(int argc, char **argv);
+int hl_cmd_ckpt_export(int argc, char **argv);
+int hl_cmd_ckpt_import(int argc, char **argv);
 int hl_cmd_doctor(int argc, char **argv);
 int hl_cmd_bench_adam(int argc, char **argv);
 int hl_cmd_bench_io(int argc, char **argv);

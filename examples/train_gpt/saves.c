@@ -1,5 +1,5 @@
 /* saves.c: see saves.h. What the trainer itself must know again is one line of text in the checkpoint: batches
- * are drawn from seed and step alone. */
+ * are drawn from seed and step alone, and the step is the engine's. */
 #include "saves.h"
 
 #include <errno.h>
@@ -7,15 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NOTES "train_gpt 1 seed %" SCNu64 " step %" SCNu64
+#define NOTES "train_gpt 1 seed %" SCNu64
 
 static int read_notes(struct trainer *t, char *notes, const struct haul_checkpoint_info *info)
 {
     char end;
 
     notes[info->user_bytes] = '\0';
-    if (sscanf(notes, NOTES "%c", &t->seed, &t->nsteps, &end) == 3 && end == '\n' &&
-        t->nsteps == info->step)
+    t->nsteps = info->step;
+    if (sscanf(notes, NOTES "%c", &t->seed, &end) == 2 && end == '\n')
         return 0;
     snprintf(t->text, sizeof t->text, "%s: not a checkpoint of train_gpt", info->path);
     return HAUL_E_FORMAT;
@@ -58,8 +58,8 @@ static int save(struct trainer *t, uint64_t step)
 
     haul_checkpoint_save_opts_init(&opts);
     opts.user = notes;
-    opts.user_bytes = (uint64_t)snprintf(
-        notes, sizeof notes, "train_gpt 1 seed %" PRIu64 " step %" PRIu64 "\n", t->seed, step);
+    opts.user_bytes =
+        (uint64_t)snprintf(notes, sizeof notes, "train_gpt 1 seed %" PRIu64 "\n", t->seed);
     opts.keep_last = (uint32_t)t->args->save_keep;
     rc = haul_checkpoint_save(t->engine, t->args->save, &opts);
     if (rc < 0)

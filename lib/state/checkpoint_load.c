@@ -243,22 +243,9 @@ static int load_root(struct loading *l)
     return rc;
 }
 
-/* Whether the path is one checkpoint; what has a manifest, or is named like one in a root. */
-static int is_checkpoint(const char *path)
-{
-    int dir = hl_sys_open(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0), fd;
-
-    if (dir < 0)
-        return dir;
-    fd = hl_sys_open(dir, HL_CKPT_MANIFEST, O_RDONLY, 0);
-    hl_sys_close(fd);
-    hl_sys_close(dir);
-    return fd >= 0 || fd != -ENOENT;
-}
-
 static int load(struct loading *l)
 {
-    int rc = hl_ckpt_model_of(l->e, &l->model), one = rc < 0 ? rc : is_checkpoint(l->path);
+    int rc = hl_ckpt_model_of(l->e, &l->model), one = rc < 0 ? rc : hl_ckpt_is_one(l->path);
 
     if ((rc = hl_ckpt_agree(l->e, "load", one < 0 ? one : 0)) < 0)
         return rc;

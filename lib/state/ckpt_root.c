@@ -108,6 +108,42 @@ int hl_ckpt_list(int rootfd, const char *root, struct hl_ckpt_entry **out, uint3
     return 0;
 }
 
+int hl_ckpt_is_one(const char *path)
+{
+    int dir = hl_sys_open(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0), fd;
+
+    if (dir < 0)
+        return dir;
+    fd = hl_sys_open(dir, HL_CKPT_MANIFEST, O_RDONLY, 0);
+    hl_sys_close(fd);
+    hl_sys_close(dir);
+    return fd >= 0 || fd != -ENOENT;
+}
+
+int hl_ckpt_choose(const char *path, char *out, size_t len)
+{
+    struct hl_ckpt_entry *list;
+    uint32_t n;
+    int fd, rc = hl_ckpt_is_one(path);
+
+    if (rc < 0)
+        return rc;
+    if (rc == 1)
+        return (size_t)snprintf(out, len, "%s", path) < len ? 0 : -ENAMETOOLONG;
+    fd = hl_sys_open(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
+    rc = fd < 0 ? fd : hl_ckpt_list(fd, path, &list, &n);
+    hl_sys_close(fd);
+    if (rc < 0)
+        return rc;
+    if (n == 0 || list[0].rc < 0)
+        rc = hl_fail(-ENOENT, "%s: no complete checkpoint%s%s", path, n ? ": " : "",
+                     n ? list[0].why : "");
+    else if ((size_t)snprintf(out, len, "%s/%s", path, list[0].name) >= len)
+        rc = -ENAMETOOLONG;
+    hl_sys_free(list);
+    return rc;
+}
+
 /* ---- making and removing ---- */
 
 static int exists(int rootfd, const char *name)

@@ -11,6 +11,7 @@
 #ifndef HL_CKPT_ROOT_H
 #define HL_CKPT_ROOT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define HL_CKPT_NAME_BYTES 48
@@ -26,6 +27,13 @@ struct hl_ckpt_entry {
 /* What has a checkpoint's name: the complete ones first, the newest before the others; end it with
  * hl_sys_free(). */
 int hl_ckpt_list(int rootfd, const char *root, struct hl_ckpt_entry **out, uint32_t *n);
+
+/* One checkpoint's directory from a path as users give it: that of a checkpoint, or of a root, whose newest
+ * complete one is meant. -ENOENT when there is none. */
+int hl_ckpt_choose(const char *path, char *out, size_t len);
+
+/* Whether the path is one checkpoint: it has a manifest. */
+int hl_ckpt_is_one(const char *path);
 
 /* A directory for a new checkpoint of that step, which none has been; also makes it. name: [out]. */
 int hl_ckpt_make_dir(int rootfd, const char *root, uint64_t step, char name[HL_CKPT_NAME_BYTES]);

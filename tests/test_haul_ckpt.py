@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""test_haul_ckpt.py HAUL TRAIN_GPT SOURCE_ROOT: haul ckpt, and the reader in docs/checkpoint-format.md."""
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+HAUL, TRAIN_GPT, ROOT = (os.path.abspath(p) for p in sys.argv[1:4])
+SMALL = ["--layers", "2", "--dim", "32", "--heads", "2", "--seq", "32", "--batch", "4", "--quiet"]
+
+
+def run(*words, rc=0):
+    """rc None: any but 0."""
+    done = subprocess.run([HAUL, "ckpt", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=120, check=False)
+    assert done.returncode == rc or (rc is None and done.returncode > 0), (words, done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def train(*flags):
+    done = subprocess.run([TRAIN_GPT, *SMALL, *flags, "--digest"], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[-1]
+
+
+def flip(path, at):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 0x10]))
+
+
+def inspect_shows_the_tree(saves):
+    shown = run("inspect", saves).stdout
+    assert "step        6" in shown and "block.1: " in shown and "6 updates" in shown, shown
+    said = json.loads(run("inspect", saves, "--json").stdout)
+    assert said["step"] == 6 and said["ranks"] == 1 and said["path"].endswith("step-0000000006")
+    assert [u["name"] for u in said["units"]] == ["embed", "block.0", "block.1", "final"]
+    folder = said["path"]
+    files = sum(os.path.getsize(os.path.join(folder, n)) for n in os.listdir(folder) if n != "manifest.json")
+    assert said["bytes"] == files
+
+
+def verify_checks_every_byte(saves):
+    assert "every byte" in run("verify", saves).stdout
+    folder = os.path.join(saves, "step-0000000006")
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        size = os.path.getsize(path)
+        places = range(size) if size < 64 else [0, 9, 40, 63, *range(64, size, max(size // 40, 1)), size - 1]
+        for at in places:
+            flip(path, at)
+            assert name in run("verify", folder, rc=None).stderr, (name, at)
+            flip(path, at)
+    said = json.loads(run("verify", saves, "--json").stdout)
+    assert said["ok"] and said["damaged"] == []
+
+
+def diff_names_the_first_difference(saves):
+    five, six = (os.path.join(saves, f"step-000000000{n}") for n in (3, 6))
+    assert run("diff", six, six).stdout == "equal bits\n"
+    shown = run("diff", five, six, rc=1).stdout
+    assert "step: 3 and 6" in shown and re.search(r"embed\.\S+: \d+ of \d+ elements differ, the first at", shown)
+    said = json.loads(run("diff", five, six, "--json", rc=1).stdout)
+    assert not said["equal"] and said["differences"][0] == {"counter": "step", "a": 3, "b": 6}
+
+
+def resharded_it_is_the_same_state(saves, folder):
+    to = os.path.join(folder, "resharded")
+    for ranks in (3, 4, 1):
+        made = run("reshard", saves, "--ranks", str(ranks), "--to", to).stdout.strip()
+        assert len([n for n in os.listdir(made) if n.startswith("rank-")]) == ranks
+        assert run("diff", saves, made).stdout == "equal bits\n"
+        run("verify", made)
+    assert train("--steps", "8", "--resume", to) == train("--steps", "8")
+
+
+def exported_and_imported_it_is_the_same_state(saves, folder):
+    file, to = os.path.join(folder, "all.safetensors"), os.path.join(folder, "imported")
+    run("export", saves, "--to", file, "--optimizer")
+    with open(file, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    assert header["__metadata__"]["step"] == "6" and header["__metadata__"]["updates.final"] == "6"
+    names = [n for n in header if n.startswith("final.")]
+    assert any(n.endswith(".exp_avg") for n in names) and any(n.endswith(".master") for n in names), names
+    made = run("import", file, "--like", os.path.join(saves, "step-0000000003"), "--to", to).stdout.strip()
+    assert run("diff", saves, made).stdout == "equal bits\n"
+    assert train("--steps", "8", "--resume", to) == train("--steps", "8")
+    weights = os.path.join(folder, "weights.safetensors")
+    run("export", saves, "--to", weights, "--dtype", "fp32")
+    made = run("import", weights, "--like", saves, "--to", to).stdout.strip()
+    shown = run("diff", saves, made, rc=1).stdout
+    assert ": m " in shown and ": p " not in shown, "weights alone: moments are 0"
+
+
+def mistakes_are_named(saves):
+    assert "needs a PATH" in run("inspect", rc=2).stderr
+    assert "needs two PATHs" in run("diff", saves, rc=2).stderr
+    assert "--ranks" in run("reshard", saves, "--to", "x", rc=2).stderr
+    assert "no complete checkpoint" in run("verify", ROOT, rc=1).stderr
+    assert "did you mean verify" in subprocess.run([HAUL, "ckpt", "verfy"], text=True, stderr=subprocess.PIPE,
+                                                   stdout=subprocess.PIPE, check=False).stderr
+
+
+def the_reader_of_the_page_reads_it(saves, folder):
+    with open(os.path.join(ROOT, "docs", "checkpoint-format.md")) as f:
+        code = re.search(r"^```python\n(.*?)^```$", f.read(), flags=re.M | re.S).group(1)
+    assert len(code.splitlines()) <= 60
+    reader = os.path.join(folder, "reader.py")
+    with open(reader, "w") as f:
+        f.write(code)
+    file = os.path.join(folder, "oracle.safetensors")
+    run("export", saves, "--to", file, "--optimizer")
+    with open(file, "rb") as f:
+        n = struct.unpack("<Q", f.read(8))[0]
+        header, data = json.loads(f.read(n)), f.read()
+    for path in (os.path.join(saves, "step-0000000006"), os.path.join(folder, "resharded", "step-0000000006")):
+        for unit, tensor in (("embed", "wte"), ("block.1", "ln1.gain"), ("final", None)):
+            if tensor is None or f"{unit}.{tensor}" not in header:
+                tensor = next(k for k in header if k.startswith(unit + ".") and f"{k}.master" in header)[len(unit) + 1:]
+            done = subprocess.run([sys.executable, "-I", reader, path, unit, tensor], stdout=subprocess.PIPE,
+                                  check=True)
+            begin, end = header[f"{unit}.{tensor}.master"]["data_offsets"]
+            values = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+            lines = done.stdout.decode().split("\n")
+            assert "step 6" in lines[0], lines[0]
+            assert [float(x) for x in lines[1].split()] == list(values), (path, unit, tensor)
+
+
+def main():
+    failed = 0
+    with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:
+        saves = os.path.join(folder, "saves")
+        train("--steps", "6", "--save", saves, "--save-every", "3")
+        cases = [(inspect_shows_the_tree, saves), (verify_checks_every_byte, saves),
+                 (diff_names_the_first_difference, saves), (resharded_it_is_the_same_state, saves, folder),
+                 (exported_and_imported_it_is_the_same_state, saves, folder), (mistakes_are_named, saves),
+                 (the_reader_of_the_page_reads_it, saves, folder)]
+        print(f"1..{len(cases)}")
+        for number, (case, *args) in enumerate(cases, 1):
+            try:
+                case(*args)
+                print(f"ok {number} {case.__name__}", flush=True)
+            except Exception as error:  # noqa: whatever it was, the others still run
+                failed += 1
+                print(f"not ok {number} {case.__name__}\n# {error!r}", flush=True)
+    sys.exit(failed > 0)
+
+
+main()
