@@ -36,9 +36,10 @@ void haul_comm_mpi_opts_init(struct haul_comm_mpi_opts *opts);
  * Open a communicator over MPI. Collective: all ranks of opts->comm call it, and all succeed or all fail.
  *
  * MPI_Comm_dup is done twice, so that haul's messages meet neither the trainer's nor each other. Queued
- * calls run as host functions of the stream and move device memory as it is on the emulated device, through
- * pinned host memory on CUDA. All queued calls of a communicator are on one stream, or on streams that the
- * caller makes wait for each other.
+ * calls run as host functions of the stream. On the emulated device they move its memory as it is; on CUDA
+ * it goes through pinned host memory, and a thread of haul's own makes MPI's calls, since a host function
+ * may not call the driver and an MPI that knows CUDA would. All queued calls of a communicator are on one
+ * stream, or on streams that the caller makes wait for each other.
  *
  * A wait for other ranks sleeps between looks, so that ranks may outnumber cores.
  *

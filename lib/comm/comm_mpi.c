@@ -88,6 +88,7 @@ static void free_exchange(struct mpi_exchange *x)
 
 static void free_memory(struct mpi_comm *m)
 {
+    hl_mpi_hand_close(m->hand);
     if (m->stage_send)
         (void)haul_device_host_unregister(m->base.dev, m->stage_send);
     haul_pool_close(m->pool);
@@ -292,7 +293,7 @@ static int take_stage(struct mpi_comm *m)
         (rc = haul_device_host_register(m->base.dev, p, m->stage_bytes)) < 0)
         return rc;
     m->stage_send = p;
-    return 0;
+    return hl_mpi_hand_open(m, &m->hand);
 }
 
 static int take_memory(struct mpi_comm *m)

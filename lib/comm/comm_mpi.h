@@ -82,6 +82,9 @@ struct mpi_call {
     struct mpi_move move;
 };
 
+/* The exchange that a call stands for, in the calling thread. */
+int hl_mpi_exchange_of(struct mpi_comm *m, const struct mpi_call *call);
+
 int hl_mpi_all_gather(struct haul_comm *comm, void *full, const void *shard, uint64_t bytes,
                       void *stream);
 int hl_mpi_all_to_all(struct haul_comm *comm, void *recv, const void *send, uint64_t bytes,
@@ -89,6 +92,16 @@ int hl_mpi_all_to_all(struct haul_comm *comm, void *recv, const void *send, uint
 int hl_mpi_broadcast(struct haul_comm *comm, void *buf, uint64_t bytes, unsigned root,
                      void *stream);
 int hl_mpi_check(struct haul_comm *comm);
+
+/* ---- a thread that makes MPI's calls (comm_mpi_hand.c) ---- */
+
+struct mpi_hand;
+
+int hl_mpi_hand_open(struct mpi_comm *m, struct mpi_hand **out);
+/* Let it make the exchange, and sleep until it has. One caller at a time. */
+int hl_mpi_hand_run(struct mpi_hand *h, const struct mpi_call *call);
+/* NULL is fine. */
+void hl_mpi_hand_close(struct mpi_hand *h);
 
 /* ---- the communicator (comm_mpi.c) ---- */
 
@@ -100,6 +113,7 @@ struct mpi_comm {
 
     /* Host memory that a device's copies go through; NULL: the device's own is host memory. */
     struct haul_pool *pool;
+    struct mpi_hand *hand;         /* beside it: host functions may not call MPI there */
     char *stage_send, *stage_recv; /* (nranks, stage_piece) each */
     uint64_t stage_bytes, stage_piece;
 

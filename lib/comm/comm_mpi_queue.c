@@ -50,7 +50,7 @@ static void add_ways(struct mpi_comm *m, const struct mpi_move *v)
     }
 }
 
-static int exchange(struct mpi_comm *m, const struct mpi_call *c)
+int hl_mpi_exchange_of(struct mpi_comm *m, const struct mpi_call *c)
 {
     const struct mpi_move *v = &c->move;
     char what[96];
@@ -87,7 +87,7 @@ static void run_call(void *user)
     int rc = wait_turn(m, ticket);
 
     if (rc == 0 && atomic_load(&m->rc) == 0)
-        rc = exchange(m, c);
+        rc = m->hand ? hl_mpi_hand_run(m->hand, c) : hl_mpi_exchange_of(m, c);
     if (rc < 0)
         fail_queued(m, rc);
     atomic_store_explicit(&m->done, ticket, memory_order_release); /* *c may be used again */
