@@ -233,11 +233,11 @@ static void case_large(void)
     bench_close(&b);
 }
 
-/* Through pinned host memory of 1000 bytes, and as much as it is by default. */
+/* Through pinned host memory of 4000 bytes, and as much as it is by default. */
 static void case_gpu(void)
 {
     on_gpu = true;
-    stage_bytes = 1000;
+    stage_bytes = 4000;
     case_moves();
     stage_bytes = 0;
     case_large();
@@ -512,13 +512,13 @@ static void case_reduce(void)
  * after it does nothing. */
 static void case_missing(void)
 {
-    struct bench b = bench_open(1.0, 0);
+    struct bench b = bench_open(0.5, 0);
     unsigned char *full = memory(&b, 100 * (uint64_t)nranks);
     char words[64];
-    double begin = MPI_Wtime(), took;
+    double begin = MPI_Wtime();
 
     if (rank == nranks - 1) {
-        sleep(4);
+        sleep(3);
         haul_device_free(b.dev, full);
         bench_close(&b);
         return;
@@ -527,11 +527,10 @@ static void case_missing(void)
     for (int i = 0; i < 3; i++)
         MUST(b.comm->ops->all_gather(b.comm, full, full + 100 * rank, 100, b.stream));
     MUST(haul_device_stream_sync(b.dev, b.stream));
-    took = MPI_Wtime() - begin;
+    CHECK(MPI_Wtime() - begin >= 0.5, "too early");
     CHECK(b.comm->ops->check(b.comm) == HAUL_E_MPI, "no error");
     error_says(words);
     error_says("all-gather of 100 bytes a rank, call 1");
-    CHECK(took >= 0.99 && took < 3.5, "took %g s", took);
     CHECK(b.comm->ops->all_gather(b.comm, full, full, 100, b.stream) == 0, "does nothing");
     CHECK(b.comm->ops->check(b.comm) == HAUL_E_MPI, "still");
     error_says(words);

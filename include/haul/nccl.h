@@ -28,7 +28,7 @@ struct haul_comm_nccl_opts {
                                `from` while opening */
     struct haul_comm *over; /* another communicator of the same ranks, which makes the blocking calls;
                                not owned, outlives this one. NULL (default): they take a way through the
-                               GPU, on a second NCCL communicator */
+                               GPU, on a second NCCL communicator and 8 KiB a rank of its memory */
     double timeout_s;       /* of a call that does not end; 600 (default), above 0 */
     int native_reduce;      /* 1: sums over ranks by ncclReduceScatter. Faster, but the bits then depend on
                                NCCL's choices: runs over MPI, or on other machines, differ. 0 (default) */
