@@ -162,6 +162,7 @@ struct run {
     struct random_shape shape;
     uint64_t seed, draws, digest;
     uint64_t paged; /* runs that had something on nvme */
+    bool delayed;   /* every rank's device works with random delays */
 };
 
 static void open_run(struct run *run, uint64_t seed, uint64_t elems)
@@ -183,6 +184,8 @@ static void run_spot(struct run *run, unsigned stage, const struct spot *spot)
     char what[128];
 
     draw(&place, &run->draws);
+    if (run->delayed)
+        place.jitter_seed = random_next(&run->draws) | 1;
     snprintf(what, sizeof what, "seed %llu, %u ranks, stage %u, %s", (unsigned long long)run->seed,
              run->shape.nranks, stage, spot->name);
     cr_assert_eq(random_twin_open(&twin, &run->shape), 0);
@@ -262,6 +265,26 @@ static struct random_shape even_shape(unsigned nranks)
                                  .grad_dtype = HAUL_BF16,
                                  .buffer_dtype = HAUL_FP32,
                                  .nranks = nranks};
+}
+
+/* Units, tensors and steps alike, so that what comes too early or too late is another's. Run by mutants. */
+Test(engine_ranks, random_delays_change_no_bit)
+{
+    static const struct spot delayed[] = {
+        {"none", HAUL_OFFLOAD_NONE, 0, 0, HAUL_SHARE_AUTO},
+        {"optimizer", HAUL_OFFLOAD_OPTIMIZER, 0, 0, HAUL_SHARE_AUTO},
+        {"all", HAUL_OFFLOAD_ALL, 0, 0, HAUL_SHARE_AUTO},
+        {"pulled", HAUL_OFFLOAD_ALL, 0, 0, HAUL_SHARE_PULL}};
+
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct run run = {.seed = seed, .draws = seed, .shape = even_shape(3)};
+        run.shape.nsteps = 5;
+        run.shape.passes = seed % 3 == 0 ? 2 : 1;
+        run.delayed = true;
+        for (unsigned stage = 0; stage < 4; stage++)
+            for (unsigned i = 0; i < (stage == 3 ? 4u : 3u); i++)
+                run_spot(&run, stage, &delayed[i]);
+    }
 }
 
 /* Rajbhandari et al. 2020, figure 1, and ZeRO-Offload's split of it: bytes a parameter, by purpose. */
