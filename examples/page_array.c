@@ -1,5 +1,5 @@
 /* page_array.c: an array larger than its memory, kept on a drive and worked on in pieces. The pager
- * alone: no engine, no device.   page_array DIRECTORY [GiB] */
+ * alone: no engine, no device.   page_array DIRECTORY [MiB] */
 #include <haul/pager.h>
 #include <haul/pool.h>
 #include <stdio.h>
@@ -49,7 +49,7 @@ static void add_one(struct haul_store *store, double *const buf[3], uint64_t npi
 
 int main(int argc, char **argv)
 {
-    uint64_t npieces = (argc > 2 ? strtoull(argv[2], NULL, 10) : 1) * 16;
+    uint64_t npieces = (argc > 2 ? strtoull(argv[2], NULL, 10) : 1024) / 64;
     struct haul_pool_segment seg = {.bytes = 3 * PIECE_BYTES + (16ull << 20), .fd = -1};
     struct haul_pool_opts po;
     struct haul_store_opts so;
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
     double *buf[3], last;
     void *mem;
 
-    if (argc < 2)
+    if (argc < 2 || npieces == 0)
         return 2;
     haul_pool_opts_init(&po);
     po.segments = &seg;

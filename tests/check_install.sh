@@ -1,6 +1,6 @@
 #!/bin/sh
 # What `meson install` puts down is enough: the example of README.md builds with pkg-config alone, shared
-# and static, and prints what AdamW's formula gives; the command runs.
+# and static, and prints what AdamW's formula gives; so do the installed examples, and run; the command runs.
 #   check_install.sh SOURCE_ROOT BUILD_ROOT CC
 set -eu
 root=$1 build=$2 cc=$3
@@ -52,6 +52,29 @@ END
     OMPI_CC=$cc mpicc "$work/ranks.c" -o "$work/ranks" $(pkg-config --cflags --libs haul-mpi)
     LD_LIBRARY_PATH="$libdir" "$work/ranks"
 fi
+
+# The installed examples, outside the tree.
+examples=$(dirname "$(find "$work/root" -name two_layers.c)")
+mkdir "$work/store"
+for name in adamw_alone page_array two_layers; do
+    $cc "$examples/$name.c" -o "$work/$name" $(pkg-config --cflags --libs haul) -lm
+done
+export LD_LIBRARY_PATH="$libdir"
+"$work/adamw_alone"
+"$work/page_array" "$work/store" 256
+said=$("$work/two_layers" "$work/store")
+echo "$said"
+again=$("$work/two_layers" "$work/store" | tail -n 1)
+[ "$again" = "$(echo "$said" | tail -n 1)" ] || { echo "FAILED: another digest, $again" && exit 1; }
+if [ -n "$(find "$work/root" -name haul-mpi.pc)" ] && command -v mpirun >"$work/mpirun"; then
+    OMPI_CC=$cc mpicc -DWITH_MPI "$examples/two_layers.c" -o "$work/two_layers_mpi" \
+        $(pkg-config --cflags --libs haul-mpi) -lm
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        mpirun --oversubscribe -n 2 "$work/two_layers_mpi" "$work/store"
+else
+    echo "skipped: two_layers over MPI (no libhaul-mpi, or no mpirun)"
+fi
+unset LD_LIBRARY_PATH
 
 "$(find "$work/root" -path '*bin/haul')" plan --params 7.5e9 --ranks 64 >"$work/plan.txt"
 test -s "$work/plan.txt"
