@@ -76,6 +76,16 @@ else
 fi
 unset LD_LIBRARY_PATH
 
+# The manual pages, found by name.
+if man --version >"$work/man.txt" 2>&1; then
+    export MANPATH="$(dirname "$(find "$work/root" -name man1 -type d)")"
+    man haul | grep -q 'haul-plan(1)'
+    man haul-bench-io | grep -q -- '--json'
+    man haul_engine_step | grep -q 'struct haul_report'
+else
+    echo "skipped: manual pages (no man)"
+fi
+
 "$(find "$work/root" -path '*bin/haul')" plan --params 7.5e9 --ranks 64 >"$work/plan.txt"
 test -s "$work/plan.txt"
 echo "installed: $(find "$work/root" -type f | wc -l) files"

@@ -91,6 +91,7 @@ struct haul_config_values {
     enum haul_io_method io_method;
 };
 
+/* The effective values, owned by config. */
 HAUL_API
 const struct haul_config_values *haul_config_values(const struct haul_config *config);
 

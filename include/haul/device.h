@@ -67,6 +67,7 @@ struct haul_device_mem {
     uint64_t peak_bytes;  /* highest used_bytes since open */
 };
 
+/* Memory of the device as it is now; out->struct_size is set by the caller. Errors  0, -EINVAL, HAUL_E_ABI */
 HAUL_API
 HAUL_MUST_USE
 int haul_device_mem_info(struct haul_device *dev, struct haul_device_mem *out);

@@ -93,7 +93,11 @@ struct haul_engine_opts {
 HAUL_API
 void haul_engine_opts_init(struct haul_engine_opts *opts);
 
-/* Errors  0, -EINVAL or -EOVERFLOW (text names the option), -ENOMEM, HAUL_E_ABI */
+/**
+ * Open an engine: no units yet, and nothing reserved before haul_engine_build().
+ *
+ * Errors     0, -EINVAL or -EOVERFLOW (text names the option), -ENOMEM, HAUL_E_ABI
+ */
 HAUL_API HAUL_MUST_USE
 int haul_engine_open(const struct haul_engine_opts *opts, struct haul_engine **out);
 
@@ -192,6 +196,7 @@ struct haul_view {
     uint32_t ntensors;
 };
 
+/* Start of a tensor on the device; NULL when it is not there. */
 static inline void *haul_view_tensor(const struct haul_view *view, uint32_t tensor)
 {
     uint64_t off = view->offset_bytes[tensor];

@@ -375,6 +375,7 @@ struct haul_store_info {
     uint32_t nextents;
 };
 
+/* What the store settled on, and how full it is. Errors  0, HAUL_E_ABI */
 HAUL_API
 HAUL_MUST_USE
 int haul_store_get_info(struct haul_store *store, struct haul_store_info *info);
@@ -404,6 +405,7 @@ struct haul_store_stats {
     uint64_t written_ever_bytes; /* since the store was created; durable: over all openings */
 };
 
+/* What was read and written since open. Errors  0, HAUL_E_ABI */
 HAUL_API
 HAUL_MUST_USE
 int haul_store_stat(struct haul_store *store, struct haul_store_stats *stats);
