@@ -134,6 +134,8 @@ static int live(struct rank *r, struct random_run *run)
     }
     if (rc == 0 && l->save)
         rc = save_now(r, run);
+    if (rc == 0)
+        rc = haul_checkpoint_wait(run->engine);
     return rc < 0 ? rc : haul_engine_digest(run->engine, &r->digest);
 }
 

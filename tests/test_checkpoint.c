@@ -77,6 +77,55 @@ Test(checkpoint, clipping_and_skipping_happen_in_these_runs, .init = make_dir, .
     cr_assert_gt(nskipped, 3);
 }
 
+/* ---- behind training ---- */
+
+static void save_behind(uint64_t seed, unsigned nranks, unsigned stage, enum haul_master master,
+                        const struct spot *spot)
+{
+    struct random_shape shape;
+    char root[256], one[300], what[160];
+
+    make_shape(&shape, seed, nranks);
+    in_dir(root, "behind");
+    snprintf(what, sizeof what, "behind: seed %u, %u ranks, stage %u, %s, %s", (unsigned)seed,
+             nranks, stage, master == HAUL_MASTER_SPLIT ? "split" : "fp32", spot->name);
+    struct life straight = {
+        .shape = &shape, .spot = spot, .master = master, .stage = stage, .until = shape.nsteps};
+    struct life saving = straight, second = straight;
+    must_live(&straight, what);
+    saving.save = root;
+    saving.save_every = 2; /* each is under way while the next steps train */
+    saving.opts.background = 1;
+    must_live(&saving, what);
+    cr_assert_eq(saving.digest, straight.digest, "%s: saving changes the digest", what);
+    for (unsigned at = 2; at <= shape.nsteps; at += 2) {
+        snprintf(one, sizeof one, "%s/step-%010u", root, at);
+        second.load = one;
+        must_live(&second, what);
+        cr_assert_eq(second.info.step, at, "%s", what);
+        cr_assert_eq(second.digest, straight.digest, "%s, saved after %u: another digest", what,
+                     at);
+    }
+    remove_tree(root);
+    random_shape_free(&shape);
+}
+
+Test(checkpoint, a_save_behind_training_is_of_one_instant, .init = make_dir, .fini = remove_dir)
+{
+    for (uint64_t seed = 1; seed <= 6; seed++)
+        for (unsigned i = 0; i < NSPOTS; i++)
+            save_behind(seed, 1, 3, (seed + i) % 2 ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32,
+                        &spots[i]);
+}
+
+Test(checkpoint, several_ranks_save_behind_training, .init = make_dir, .fini = remove_dir)
+{
+    for (uint64_t seed = 1; seed <= 3; seed++)
+        for (unsigned i = 0; i < NSPOTS; i++)
+            save_behind(seed, 2 + seed % 2, (unsigned)(seed + i) % 4,
+                        (seed + i) % 2 ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32, &spots[i]);
+}
+
 /* ---- another number of ranks, stage, tier, form ---- */
 
 Test(checkpoint, state_goes_to_any_number_of_ranks_stage_tier_and_form, .init = make_dir,

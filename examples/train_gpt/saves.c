@@ -50,7 +50,21 @@ int saves_load(struct trainer *t)
     return rc;
 }
 
-static int save(struct trainer *t, uint64_t step)
+/* The save that was begun is complete, or failed. */
+static int finish(struct trainer *t)
+{
+    int rc = haul_checkpoint_wait(t->engine);
+
+    if (rc < 0)
+        trainer_complain(t, rc);
+    else if (t->saving != 0 && t->args->rank == 0 && !t->args->quiet)
+        fprintf(stderr, "saved %s: step %" PRIu64 "\n", t->args->save, t->saving);
+    t->saving = 0;
+    return rc < 0 ? EXIT_FAILED : EXIT_OK;
+}
+
+/* Behind the steps that follow. */
+static int begin(struct trainer *t, uint64_t step)
 {
     struct haul_checkpoint_save_opts opts;
     char notes[256];
@@ -61,22 +75,27 @@ static int save(struct trainer *t, uint64_t step)
     opts.user_bytes =
         (uint64_t)snprintf(notes, sizeof notes, "train_gpt 1 seed %" PRIu64 "\n", t->seed);
     opts.keep_last = (uint32_t)t->args->save_keep;
+    opts.background = 1;
     rc = haul_checkpoint_save(t->engine, t->args->save, &opts);
     if (rc < 0)
         trainer_complain(t, rc);
-    else if (t->args->rank == 0 && !t->args->quiet)
-        fprintf(stderr, "saved %s: step %" PRIu64 "\n", t->args->save, step);
+    else
+        t->saving = step;
     return rc < 0 ? EXIT_FAILED : EXIT_OK;
 }
 
 int saves_step(struct trainer *t, uint64_t step, bool last)
 {
     const struct args *args = t->args;
+    int rc;
 
     if (args->save == NULL)
         return EXIT_OK;
     if (!last && (args->save_every == 0 || step % args->save_every != 0))
         return EXIT_OK;
-    int rc = save(t, step);
+    (void)finish(t);
+    rc = begin(t, step);
+    if (rc == EXIT_OK && last)
+        rc = finish(t);
     return last ? rc : EXIT_OK;
 }

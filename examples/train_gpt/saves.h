@@ -14,7 +14,7 @@ HAUL_MUST_USE
 int saves_load(struct trainer *t);
 
 /**
- * Save after every --save-every steps, and after the last one.
+ * Save after every --save-every steps, behind the ones that follow, and after the last one.
  *
  * A save that fails is told on stderr, and training goes on: the checkpoint before it is still there.
  *

@@ -56,6 +56,7 @@ struct trainer {
     double loss_scale;       /* of the step that is queued */
     struct weights weights;  /* of --init, until they are in the engine */
     uint64_t nsteps, seed;   /* of the run before it was resumed: 0; args->seed */
+    uint64_t saving;         /* the step that is being saved; 0: none */
     char text[1200];         /* of an error of the trainer's own; "" */
 };
 

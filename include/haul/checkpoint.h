@@ -34,6 +34,8 @@ struct haul_checkpoint_save_opts {
     uint64_t user_bytes; /* at most HAUL_CHECKPOINT_MAX_USER_BYTES */
     uint32_t keep_last;  /* so many stay, the newest; 0 (default): all */
     uint64_t keep_every; /* of the older ones, those whose step is a multiple stay; 0 (default): none */
+    int background;      /* 1: return once the state is fixed, and write it behind training; 0 (default):
+                            return when the checkpoint is complete */
 };
 
 HAUL_API
@@ -43,12 +45,20 @@ void haul_checkpoint_save_opts_init(struct haul_checkpoint_save_opts *opts);
  * Save all state as a new checkpoint in a root.
  *
  * Old checkpoints are removed only when the new one is complete, so that the disk holds at most one more
- * than are kept. Memory does not grow with the model: about 4 MiB.
+ * than are kept. Memory does not grow with the model: about 4 MiB, and in the background 9 MiB and one slot
+ * of paged records.
+ *
+ * In the background a thread writes. A unit's next update waits until the unit has been read; nothing is
+ * copied but the block in hand, so that a drive slower than a step delays the step after. The checkpoint is
+ * complete some time later: with one rank by itself, with several when a step (or haul_checkpoint_wait())
+ * finds that all ranks have written. The next save waits for the one before and returns its error, and
+ * nothing is saved then. haul_engine_close() gives up one that is not complete.
  *
  * @param root  [in] a directory; made when missing (not its parents)
  * @param opts  [in] NULL for defaults; read here, not kept
  *
- * Blocks     yes: waits for all updates, writes and flushes the state
+ * Blocks     yes: waits for all updates, writes and flushes the state; in the background: while the
+ *            directory is made
  * Errors     0, or
  *            HAUL_E_STATE      not built, a unit is held, or gradients were reduced since the last step
  *            -ENOSPC, -EDQUOT  the disk is full; checkpoints before this one are intact, nothing of this
@@ -60,6 +70,15 @@ void haul_checkpoint_save_opts_init(struct haul_checkpoint_save_opts *opts);
 HAUL_API HAUL_MUST_USE
 int haul_checkpoint_save(struct haul_engine *engine, const char *root,
                          const struct haul_checkpoint_save_opts *opts);
+
+/**
+ * Wait for the save in the background, if there is one.
+ *
+ * Blocks     until the checkpoint is complete, on all ranks
+ * Errors     0, or those of haul_checkpoint_save() that came up meanwhile; each is returned once
+ */
+HAUL_API HAUL_MUST_USE
+int haul_checkpoint_wait(struct haul_engine *engine);
 
 struct haul_checkpoint_load_opts {
     size_t struct_size;

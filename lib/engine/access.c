@@ -4,10 +4,8 @@
 #include "access.h"
 #include "arith.h"
 
-static struct hl_scratch scratch_of(const struct haul_engine *e)
+static struct hl_scratch scratch_at(char *b)
 {
-    char *b = e->bounce;
-
     return (struct hl_scratch){.p = (float *)b,
                                .m = (float *)(b + HL_PIECE_ELEMS * 4),
                                .v = (float *)(b + HL_PIECE_ELEMS * 8),
@@ -16,19 +14,44 @@ static struct hl_scratch scratch_of(const struct haul_engine *e)
                                .lo = (uint16_t *)(b + HL_PIECE_ELEMS * 18)};
 }
 
+static struct hl_scratch scratch_of(const struct haul_engine *e)
+{
+    return scratch_at(e->bounce);
+}
+
 struct hl_scratch hl_scratch_of(const struct haul_engine *e)
 {
     return scratch_of(e);
 }
 
-static int pull(struct haul_engine *e, bool on_device, void *dst, const void *src, uint64_t bytes)
+/* Who reads: the trainer's thread while everything stands still, or a snapshot behind training, which has
+ * memory and a stream of its own. */
+struct reach {
+    bool behind;
+    struct hl_scratch s;
+    void *d2h;
+};
+
+static struct reach reach_of(const struct haul_engine *e, bool behind)
 {
+    return behind ? (struct reach){true, scratch_at(e->snap.bounce), e->snap.stream}
+                  : (struct reach){false, scratch_of(e), e->d2h};
+}
+
+static int pull(const struct reach *r, const struct haul_unit *u, bool on_device, void *dst,
+                const void *src, uint64_t bytes)
+{
+    struct haul_engine *e = u->engine;
+    int rc;
+
     if (!on_device) {
         memcpy(dst, src, bytes);
         return 0;
     }
-    int rc = e->ops->copy_d2h(e->dev, dst, src, bytes, e->d2h);
-    return rc < 0 ? rc : e->ops->stream_sync(e->dev, e->d2h);
+    rc = r->behind ? e->ops->stream_wait(e->dev, r->d2h, u->published) : 0;
+    if (rc == 0)
+        rc = e->ops->copy_d2h(e->dev, dst, src, bytes, r->d2h);
+    return rc < 0 ? rc : e->ops->stream_sync(e->dev, r->d2h);
 }
 
 static int push(struct haul_engine *e, bool on_device, void *dst, const void *src, uint64_t bytes)
@@ -82,7 +105,8 @@ struct hl_piece hl_piece_of(struct haul_unit *u, uint32_t tensor, uint64_t first
 /* ---- where a piece is ---- */
 
 /* Its part of the record; the master is NULL where the parameter is the master. */
-static int find_record(const struct hl_piece *pc, bool write, struct hl_record *out)
+static int find_record(const struct reach *reach, const struct hl_piece *pc, bool write,
+                       struct hl_record *out)
 {
     struct haul_unit *u = pc->unit;
     uint64_t each = hl_record_master_bytes(u, pc->span), at = pc->at - u->own[pc->span].first;
@@ -90,8 +114,9 @@ static int find_record(const struct hl_piece *pc, bool write, struct hl_record *
 
     if (u->record_paged) {
         struct hl_chunk_part part[HL_NTRAIN];
-        char *mem = u->engine->rslot[0].mem;
-        int rc = hl_chunk_at_hand(u, pc->chunk, write);
+        char *mem = reach->behind ? u->engine->snap.chunk : u->engine->rslot[0].mem;
+        int rc =
+            reach->behind ? hl_snapshot_chunk(u, pc->chunk) : hl_chunk_at_hand(u, pc->chunk, write);
         if (rc < 0)
             return rc;
         hl_chunk_parts(&u->ck, pc->chunk, part);
@@ -106,11 +131,14 @@ static int find_record(const struct hl_piece *pc, bool write, struct hl_record *
     return 0;
 }
 
-static int find_param(const struct hl_piece *pc, bool write, char **out)
+static int find_param(const struct reach *reach, const struct hl_piece *pc, bool write, char **out)
 {
     struct haul_unit *u = pc->unit;
     uint64_t at = (pc->at - u->rest[pc->span].first) * hl_span_param_bytes(pc->span);
 
+    if (u->param_paged && reach->behind)
+        return hl_snapshot_params(u, hl_rest_span_offset(u, pc->span) + at,
+                                  pc->n * hl_span_param_bytes(pc->span), out);
     if (u->param_paged) {
         int rc = hl_params_at_hand(u, write);
         *out = u->engine->pslot[0].mem + hl_rest_span_offset(u, pc->span) + at;
@@ -122,63 +150,60 @@ static int find_param(const struct hl_piece *pc, bool write, char **out)
 
 /* ---- reading ---- */
 
-static int read_param(const struct hl_piece *pc, float *out)
+static int read_param(const struct reach *r, const struct hl_piece *pc, float *out)
 {
-    struct haul_engine *e = pc->unit->engine;
-    bool device = !hl_unit_params_on_host(pc->unit);
-    struct hl_scratch s = scratch_of(e);
+    struct haul_unit *u = pc->unit;
+    bool device = !hl_unit_params_on_host(u);
     char *src;
-    int rc = find_param(pc, false, &src);
+    int rc = find_param(r, pc, false, &src);
 
     if (rc < 0)
         return rc;
     if (hl_span_param_bytes(pc->span) == 4)
-        return pull(e, device, out, src, pc->n * 4);
-    rc = pull(e, device, s.hi, src, pc->n * 2);
+        return pull(r, u, device, out, src, pc->n * 4);
+    rc = pull(r, u, device, r->s.hi, src, pc->n * 2);
     if (rc == 0)
-        hl_arith_convert(out, HAUL_FP32, s.hi, e->dtype16, pc->n, 1);
+        hl_arith_convert(out, HAUL_FP32, r->s.hi, u->engine->dtype16, pc->n, 1);
     return rc;
 }
 
-static int read_split(const struct hl_piece *pc, const uint16_t *lo, float *out)
+static int read_split(const struct reach *r, const struct hl_piece *pc, const uint16_t *lo,
+                      float *out)
 {
     struct haul_unit *u = pc->unit;
-    struct haul_engine *e = u->engine;
-    struct hl_scratch s = scratch_of(e);
     char *hi = NULL;
-    int rc = u->hi ? 0 : find_param(pc, false, &hi);
+    int rc = u->hi ? 0 : find_param(r, pc, false, &hi);
 
     if (rc == 0 && u->hi)
-        memcpy(s.hi, u->hi + (pc->at - u->own[pc->span].first), pc->n * 2);
+        memcpy(r->s.hi, u->hi + (pc->at - u->own[pc->span].first), pc->n * 2);
     else if (rc == 0)
-        rc = pull(e, !hl_unit_params_on_host(u), s.hi, hi, pc->n * 2);
+        rc = pull(r, u, !hl_unit_params_on_host(u), r->s.hi, hi, pc->n * 2);
     if (rc == 0)
-        rc = pull(e, hl_unit_records_on_device(u), s.lo, lo, pc->n * 2);
+        rc = pull(r, u, hl_unit_records_on_device(u), r->s.lo, lo, pc->n * 2);
     if (rc == 0)
-        hl_arith_join(out, s.hi, s.lo, pc->n, 1);
+        hl_arith_join(out, r->s.hi, r->s.lo, pc->n, 1);
     return rc;
 }
 
-int hl_piece_read(const struct hl_piece *pc, float *out)
+static int read_values(const struct reach *reach, const struct hl_piece *pc, float *out)
 {
     struct hl_record r;
 
     if (!is_trained(pc))
-        return read_param(pc, out);
-    int rc = find_record(pc, false, &r);
+        return read_param(reach, pc, out);
+    int rc = find_record(reach, pc, false, &r);
     if (rc < 0)
         return rc;
     if (!r.master)
-        return read_param(pc, out);
+        return read_param(reach, pc, out);
     if (hl_unit_split(pc->unit, pc->span))
-        return read_split(pc, r.master, out);
-    return pull(pc->unit->engine, hl_unit_records_on_device(pc->unit), out, r.master, pc->n * 4);
+        return read_split(reach, pc, r.master, out);
+    return pull(reach, pc->unit, hl_unit_records_on_device(pc->unit), out, r.master, pc->n * 4);
 }
 
-int hl_piece_read_moments(const struct hl_piece *pc, float *m, float *v)
+static int read_moments(const struct reach *reach, const struct hl_piece *pc, float *m, float *v)
 {
     bool device = hl_unit_records_on_device(pc->unit);
-    struct haul_engine *e = pc->unit->engine;
     struct hl_record r;
 
     if (!is_trained(pc)) {
@@ -186,10 +211,32 @@ int hl_piece_read_moments(const struct hl_piece *pc, float *m, float *v)
         memset(v, 0, pc->n * sizeof *v);
         return 0;
     }
-    int rc = find_record(pc, false, &r);
+    int rc = find_record(reach, pc, false, &r);
     if (rc == 0)
-        rc = pull(e, device, m, r.m, pc->n * 4);
-    return rc < 0 ? rc : pull(e, device, v, r.v, pc->n * 4);
+        rc = pull(reach, pc->unit, device, m, r.m, pc->n * 4);
+    return rc < 0 ? rc : pull(reach, pc->unit, device, v, r.v, pc->n * 4);
+}
+
+int hl_piece_read(const struct hl_piece *pc, float *out)
+{
+    struct reach r = reach_of(pc->unit->engine, false);
+
+    return read_values(&r, pc, out);
+}
+
+int hl_piece_read_moments(const struct hl_piece *pc, float *m, float *v)
+{
+    struct reach r = reach_of(pc->unit->engine, false);
+
+    return read_moments(&r, pc, m, v);
+}
+
+int hl_piece_read_behind(const struct hl_piece *pc, float *p, float *m, float *v)
+{
+    struct reach r = reach_of(pc->unit->engine, true);
+    int rc = read_values(&r, pc, p);
+
+    return rc < 0 || !is_trained(pc) ? rc : read_moments(&r, pc, m, v);
 }
 
 /* ---- writing ---- */
@@ -201,7 +248,8 @@ static int write_param(const struct hl_piece *pc, const float *values)
     struct hl_scratch s = scratch_of(e);
     bool device = !hl_unit_params_on_host(u);
     char *dst;
-    int rc = find_param(pc, true, &dst);
+    struct reach r = reach_of(e, false);
+    int rc = find_param(&r, pc, true, &dst);
 
     if (rc < 0)
         return rc;
@@ -219,8 +267,9 @@ static int write_master(const struct hl_piece *pc, const float *values)
     struct haul_engine *e = pc->unit->engine;
     struct hl_scratch s = scratch_of(e);
     bool device = hl_unit_records_on_device(pc->unit);
+    struct reach reach = reach_of(e, false);
     struct hl_record r;
-    int rc = find_record(pc, true, &r);
+    int rc = find_record(&reach, pc, true, &r);
 
     if (rc < 0 || !r.master)
         return rc;
@@ -242,11 +291,12 @@ int hl_piece_write_moments(const struct hl_piece *pc, const float *m, const floa
 {
     struct haul_engine *e = pc->unit->engine;
     bool device = hl_unit_records_on_device(pc->unit);
+    struct reach reach = reach_of(e, false);
     struct hl_record r;
 
     if (!is_trained(pc) || !pc->own)
         return 0;
-    int rc = find_record(pc, true, &r);
+    int rc = find_record(&reach, pc, true, &r);
     if (rc == 0)
         rc = push(e, device, r.m, m, pc->n * 4);
     return rc < 0 ? rc : push(e, device, r.v, v, pc->n * 4);

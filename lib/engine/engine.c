@@ -207,6 +207,7 @@ void haul_engine_close(struct haul_engine *e)
 {
     if (!e)
         return;
+    hl_snapshot_abandon(e);
     hl_engine_stop(e);
     if (e->built)
         hl_engine_unreserve(e);

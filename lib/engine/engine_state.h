@@ -25,6 +25,7 @@
 #include "layout.h"
 #include "placement.h"
 #include "schedule.h"
+#include "snapshot.h"
 #include "state_bytes.h"
 #include "wait.h"
 
@@ -41,6 +42,15 @@
  * A failed engine leaves the states as they are: nobody looks any more.
  */
 enum hl_update { HL_UPDATE_IDLE = 0, HL_UPDATE_QUEUED, HL_UPDATE_RUNNING, HL_UPDATE_UPDATED };
+
+/* What a snapshot behind training has to do with a unit's record and parameters.
+ *
+ *   NONE    nothing. Entered at build, and from READ by the snapshot's thread, which has read them all.
+ *   AFTER   an update was under way when the snapshot began: it belongs to it. Entered by the trainer.
+ *           Leaves when the update is IDLE: READ.
+ *   READ    a snapshot must read it before its next update: optim waits. Entered by the trainer.
+ */
+enum hl_snap { HL_SNAP_NONE = 0, HL_SNAP_AFTER, HL_SNAP_READ };
 
 /* The parts of a unit's record, per trained span. Pointers are into the tier the record rests in. */
 struct hl_record {
@@ -100,6 +110,7 @@ struct haul_unit {
     int publish_slot;        /* UPDATED only: the slot that holds the new parameters; -1: none */
 
     _Atomic int update; /* enum hl_update */
+    _Atomic int snap;   /* enum hl_snap */
     uint64_t nsteps;    /* updates so far: the step number of the bias correction. Optim reads it */
     uint64_t nasked;    /* updates asked for since build, by all ranks alike */
     uint32_t held;      /* acquires not yet released */
@@ -414,6 +425,21 @@ struct haul_engine {
     } params_at_hand;      /* likewise in pslot[0] */
     uint64_t snapshot_pos; /* where a snapshot has stopped everything */
 
+    /* A snapshot behind training; memory and stream of its own while there is one. */
+    struct {
+        bool armed;       /* trainer's */
+        _Atomic int stop; /* its thread is to end */
+        struct hl_snapshot_hooks hooks;
+        void *stream;
+        char *bounce;              /* HL_BOUNCE_BYTES */
+        char *chunk;               /* (record_slot_bytes,) of a paged record; NULL: none is */
+        struct haul_unit *chunk_u; /* whose; NULL: none's */
+        uint32_t chunk_i;
+        char *params;               /* (HL_SNAP_PARAM_BYTES,) of a paged parameter extent */
+        struct haul_unit *params_u; /* whose; NULL: none's */
+        uint64_t params_at, params_bytes;
+    } snap;
+
     struct hl_stash stash;
 
     struct hl_spin lock;
@@ -453,9 +479,10 @@ struct haul_engine {
     struct haul_lane_report lane_base[HAUL_NLANES]; /* counters when the last step() returned */
 };
 
-#define HL_BOUNCE_BYTES (UINT64_C(1) << 20)
-#define HL_AGREED_UNITS                                                                            \
-    2 /* of the words that step() agrees on: not finite, stop, then a word a unit */
+#define HL_BOUNCE_BYTES     (UINT64_C(1) << 20)
+#define HL_SNAP_PARAM_BYTES (UINT64_C(4) << 20) /* several blocks, or part of one */
+/* Of the words that step() agrees on: not finite, stop, a snapshot is not written yet, then a word a unit. */
+#define HL_AGREED_UNITS 3
 
 /* ---- place_units.c: budgets, and which unit's state rests where ---- */
 /* Place and write the ledger. HAUL_E_PLAN when it does not fit: the ledger then says what was missing. */
@@ -631,6 +658,28 @@ int hl_chunk_at_hand(struct haul_unit *u, uint32_t chunk, bool write);
 int hl_params_at_hand(struct haul_unit *u, bool write);
 /* Write back what is at hand, and go on from position pos. */
 int hl_engine_resume(struct haul_engine *e, uint64_t pos);
+
+/* ---- snapshot_behind.c ---- */
+/* Optim, before an update: wait until a snapshot has read what the update will change. */
+void hl_snapshot_pass(struct haul_unit *u);
+/* Trainer: wait until a snapshot has read all. */
+int hl_snapshot_settle(struct haul_engine *e);
+/* A unit's update is IDLE. */
+void hl_snapshot_updated(struct haul_unit *u);
+/* The snapshot's thread: have a chunk of a paged record in e->snap.chunk; point at bytes of a paged parameter
+ * shard. */
+int hl_snapshot_chunk(struct haul_unit *u, uint32_t chunk);
+int hl_snapshot_params(struct haul_unit *u, uint64_t at, uint64_t bytes, char **out);
+/* In step(): this rank's part of a snapshot is written; all ranks' are. */
+bool hl_snapshot_written(const struct haul_engine *e);
+void hl_snapshot_all_written(struct haul_engine *e);
+/* Close: no snapshot goes on. */
+void hl_snapshot_abandon(struct haul_engine *e);
+
+/* ---- record_slots.c, param_slots.c ---- */
+/* Under lock: what optim has written of it is on its way to the drive. */
+bool hl_record_slot_dirty(const struct haul_engine *e, const struct haul_unit *u, uint32_t chunk);
+bool hl_param_slot_dirty(const struct haul_engine *e, const struct haul_unit *u);
 
 /* ---- unit_calls.c ---- */
 int hl_check_built(struct haul_engine *e);

@@ -33,6 +33,8 @@ void hl_unit_set_update(struct haul_unit *u, enum hl_update to)
         atomic_fetch_add(&e->nupdated, 1);
     if (atomic_exchange(&u->update, (int)to) == HL_UPDATE_UPDATED)
         atomic_fetch_sub(&e->nupdated, 1);
+    if (to == HL_UPDATE_IDLE)
+        hl_snapshot_updated(u);
     hl_gate_wake(&e->gate);
 }
 

@@ -384,6 +384,7 @@ static int update_in_host(struct haul_engine *e, struct haul_unit *u)
 
 static int run_update(struct haul_engine *e, struct haul_unit *u)
 {
+    hl_snapshot_pass(u);
     struct hl_io_wait waited = hl_io_wait_since(e, (struct hl_io_wait){0});
     uint64_t begin = hl_clock_ns(), bytes = 0;
     int rc = 0;

@@ -250,6 +250,13 @@ void hl_param_slot_updated(struct haul_engine *e, int slot)
     hl_gate_wake(&e->gate);
 }
 
+bool hl_param_slot_dirty(const struct haul_engine *e, const struct haul_unit *u)
+{
+    int i = find(e, u->index);
+
+    return i >= 0 && (e->pslot[i].updating || e->pslot[i].dirty || e->pslot[i].writing);
+}
+
 bool hl_slots_quiet(const struct haul_engine *e)
 {
     for (uint32_t i = 0; i < e->nrecord_slots; i++)

@@ -114,8 +114,10 @@ static void forget_copies(struct haul_engine *e)
 
 int hl_engine_quiesce(struct haul_engine *e)
 {
-    int rc = hl_turns_drain(e);
+    int rc = hl_snapshot_settle(e);
 
+    if (rc == 0)
+        rc = hl_turns_drain(e);
     if (rc == 0)
         rc = haul_engine_sync(e);
     if (rc < 0)

@@ -198,6 +198,14 @@ void hl_record_slots_rewind(struct haul_engine *e)
     hl_gate_wake(&e->gate);
 }
 
+bool hl_record_slot_dirty(const struct haul_engine *e, const struct haul_unit *u, uint32_t chunk)
+{
+    const struct hl_record_slot *slot = find(e, u, chunk);
+
+    return slot && (slot->state == HL_SLOT_UPDATING || slot->state == HL_SLOT_UPDATED ||
+                    slot->state == HL_SLOT_WRITING);
+}
+
 /* ---- the trainer's thread ---- */
 
 /* Under lock. */

@@ -56,7 +56,7 @@ int hl_snapshot_end(struct haul_engine *e, int rc)
     return rc < 0 ? rc : rc_resume;
 }
 
-int hl_snapshot_begin(struct haul_engine *e)
+int hl_snapshot_between_steps(struct haul_engine *e)
 {
     int rc = hl_engine_check(e);
 
@@ -70,6 +70,15 @@ int hl_snapshot_begin(struct haul_engine *e)
                            "steps",
                            u->name);
     }
+    return 0;
+}
+
+int hl_snapshot_begin(struct haul_engine *e)
+{
+    int rc = hl_snapshot_between_steps(e);
+
+    if (rc < 0)
+        return rc;
     e->snapshot_pos = e->pos;
     rc = hl_engine_quiesce(e);
     return rc < 0 ? hl_snapshot_end(e, rc) : 0;

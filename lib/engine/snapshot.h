@@ -39,7 +39,10 @@ int hl_snapshot_all_reduce(struct haul_engine *e, enum haul_comm_scalar op, uint
 
 /* ---- state ---- */
 
-/* Between steps, with nothing held: else HAUL_E_STATE. Everything stands still until end. */
+/* Nothing held, no gradient reduced: else HAUL_E_STATE. */
+int hl_snapshot_between_steps(struct haul_engine *e);
+
+/* Between steps. Everything stands still until end. */
 int hl_snapshot_begin(struct haul_engine *e);
 /* Returns the first error: rc, or that of going on. */
 int hl_snapshot_end(struct haul_engine *e, int rc);
@@ -55,6 +58,43 @@ bool hl_snapshot_wants(const struct haul_engine *e, uint32_t unit, uint32_t tens
 /* Set of them what this rank keeps. */
 int hl_snapshot_write(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
                       uint64_t n, const float *p, const float *m, const float *v);
+
+/* ---- behind training ---- */
+
+struct hl_snapshot_hooks {
+    /* On the trainer's thread in step(), several ranks: whether this rank has written all; and when all ranks
+     * have. */
+    bool (*written)(void *user);
+    void (*all_written)(void *user);
+    /* On the trainer's thread; the engine closes: when this returns, nothing reads it any more. */
+    void (*abandon)(void *user);
+    void *user;
+};
+
+/**
+ * From here on a thread of the caller's may read the state as it is after all steps so far, while training
+ * goes on: a unit's next update waits until the unit has been read.
+ *
+ * Trainer's thread, between steps, one at a time. End it with hl_snapshot_disarm().
+ */
+int hl_snapshot_arm(struct haul_engine *e, const struct hl_snapshot_hooks *hooks);
+
+/* What was given as hooks.user; NULL: none is armed. */
+void *hl_snapshot_user(const struct haul_engine *e);
+
+/* As hl_snapshot_read(). Waits for the unit's update, and for what is on its way to the drive. */
+int hl_snapshot_read_behind(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
+                            uint64_t n, float *p, float *m, float *v);
+/* The unit's next update may run. */
+void hl_snapshot_unit_read(struct haul_engine *e, uint32_t unit);
+
+/* Have reads end with HAUL_E_STATE, and let all updates run. Any thread. */
+void hl_snapshot_stop(struct haul_engine *e);
+
+/* Trainer's thread, when the caller's thread has ended. */
+void hl_snapshot_disarm(struct haul_engine *e);
+
+/* ---- counters ---- */
 
 /* After the last write: nsteps (nunits,). The next step is counters->step + 1, from a forward pass. */
 void hl_snapshot_set(struct haul_engine *e, const struct hl_snapshot_counters *counters,

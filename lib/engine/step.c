@@ -119,6 +119,7 @@ static int agree(struct haul_engine *e, struct gradients *g)
         return rc;
     word[0] = !g->finite;
     word[1] = g->stop != 0;
+    word[2] = !hl_snapshot_written(e);
     for (uint32_t i = 0; i < e->nunits; i++)
         word[HL_AGREED_UNITS + i] = e->units[i]->had_grad;
     if ((rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_MAX_U64, word,
@@ -128,6 +129,8 @@ static int agree(struct haul_engine *e, struct gradients *g)
         return rc;
     }
     g->stop = word[1] != 0;
+    if (word[2] == 0)
+        hl_snapshot_all_written(e);
     sum_units(e, g);
     g->finite = word[0] == 0;
     rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_SUM_F64, &g->sumsq, 1);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ckpt_agree.h"
+#include "ckpt_behind.h"
 #include "ckpt_file.h"
 #include "ckpt_root.h"
 #include "fail.h"
@@ -276,6 +277,8 @@ int haul_checkpoint_load(struct haul_engine *engine, const char *path,
     if (l.opts->struct_size != sizeof *l.opts ||
         (info && info->struct_size != 0 && info->struct_size != sizeof *info))
         return hl_fail(HAUL_E_ABI, "checkpoint: options or info of another version of the library");
+    if ((rc = hl_ckpt_behind_wait(engine)) < 0)
+        return rc;
     rc = load(&l);
     hl_ckpt_model_free(&l.model);
     if (rc == 0 && info)

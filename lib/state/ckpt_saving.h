@@ -1,0 +1,46 @@
+/*
+ * ckpt_saving.h: one save, on one rank: what the ranks do together before and after their files are written.
+ *
+ *   hl_ckpt_saving_begin   rank 0 makes the directory and says its name to all
+ *   ...                    every rank writes its own file into dirfd: m.files[rank]
+ *   hl_ckpt_saving_share   every rank knows all files
+ *   hl_ckpt_saving_commit  rank 0 writes the manifest; others do nothing
+ *   hl_ckpt_saving_end
+ *
+ *   ckpt_behind.h has the files written behind training.
+ */
+#ifndef HL_CKPT_SAVING_H
+#define HL_CKPT_SAVING_H
+
+#include "ckpt_new.h"
+#include "haul/checkpoint.h"
+
+struct hl_ckpt_saving {
+    struct haul_engine *e;
+    char *root;
+    void *user; /* a copy */
+    struct hl_ckpt_rest rest;
+    uint32_t rank, nranks;
+    struct hl_ckpt_new *place; /* rank 0's */
+    int dirfd;
+    char name[HL_CKPT_NAME_BYTES];
+    struct hl_ckpt_manifest m;
+};
+
+/* Collective. Ends itself after an error. */
+int hl_ckpt_saving_begin(struct haul_engine *e, const char *root,
+                         const struct haul_checkpoint_save_opts *opts, struct hl_ckpt_saving *out);
+
+/* This rank's file, from a source, and the directory, flushed. Any thread. */
+int hl_ckpt_saving_write(struct hl_ckpt_saving *s, const struct hl_ckpt_source *source);
+
+/* Collective, trainer's thread. */
+int hl_ckpt_saving_share(struct hl_ckpt_saving *s);
+
+/* Any thread. */
+int hl_ckpt_saving_commit(struct hl_ckpt_saving *s);
+
+/* The last error's text stays. */
+void hl_ckpt_saving_end(struct hl_ckpt_saving *s);
+
+#endif
