@@ -257,6 +257,9 @@ static int finish_row(struct bench *b, uint32_t i)
     row->bound_s =
         max_of(b->out->forward_s, max_of(row->optim_s, row->nvme_s)) + b->out->backward_s;
     row->bound_s = max_of(row->bound_s, max_of(row->nvme_all_s, max_of(row->h2d_s, row->d2h_s)));
+    const struct hl_step_model_opts o = row_opts(b, i);
+    if ((rc = hl_step_predict(&o, b->out, row)) < 0)
+        return rc;
     return hl_step_model_digest(b->model[i], &row->digest);
 }
 

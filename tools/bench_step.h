@@ -39,6 +39,8 @@ struct hl_step_row {
     /* What the step cannot be faster than: max(forward, optim, nvme) + backward, and each of the rest.
      * nvme: what must move before the last update; nvme_all: in a whole step. */
     double optim_s, nvme_s, nvme_all_s, h2d_s, d2h_s, bound_s;
+    /* What the simulator says, from the same rates and where the records rest. */
+    double predicted_s, predicted_h2d_s, predicted_d2h_s, predicted_optim_s, predicted_io_s;
     uint64_t digest;
 };
 
@@ -51,6 +53,10 @@ struct hl_step_bench {
     uint32_t nrows;
     struct hl_step_row row[HL_STEP_ROWS];
 };
+
+/* Fill what is predicted of a row whose rates and tiers are known. opts: the row's model. */
+int hl_step_predict(const struct hl_step_model_opts *opts, const struct hl_step_bench *b,
+                    struct hl_step_row *row);
 
 const char *hl_step_placement_name(enum hl_step_placement placement);
 

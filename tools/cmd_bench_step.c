@@ -62,9 +62,9 @@ static void print_table(const struct request *q, const struct hl_step_bench *r)
                rates->mixed_spread);
     printf("; median of %u steps, rows %s\n\n", q->steps,
            r->interleaved ? "took turns" : "one after the other");
-    printf("%-9s %-8s %8s %8s %8s %8s %8s %8s %8s %8s %7s %7s\n", "placement", "overlap", "step s",
-           "compute", "penalty", "exp h2d", "exp d2h", "exp opt", "exp io", "bound s", "ratio",
-           "spread");
+    printf("%-9s %-8s %8s %8s %8s %8s %8s %8s %8s %8s %7s %7s %8s\n", "placement", "overlap",
+           "step s", "compute", "penalty", "exp h2d", "exp d2h", "exp opt", "exp io", "bound s",
+           "ratio", "spread", "sim s");
     for (uint32_t i = 0; i < r->nrows; i++) {
         const struct hl_step_row *x = &r->row[i];
 
@@ -74,9 +74,9 @@ static void print_table(const struct request *q, const struct hl_step_bench *r)
             printf("%7.2f%%", 100 * penalty(x));
         else
             printf("%8s", "-");
-        printf(" %8.4f %8.4f %8.4f %8.4f %8.4f %7.3f %7.3f\n", x->exposed_h2d_s, x->exposed_d2h_s,
-               x->exposed_optim_s, x->exposed_io_s, x->bound_s, x->step_s / x->bound_s,
-               (x->slowest_s - x->fastest_s) / x->step_s);
+        printf(" %8.4f %8.4f %8.4f %8.4f %8.4f %7.3f %7.3f %8.4f\n", x->exposed_h2d_s,
+               x->exposed_d2h_s, x->exposed_optim_s, x->exposed_io_s, x->bound_s,
+               x->step_s / x->bound_s, (x->slowest_s - x->fastest_s) / x->step_s, x->predicted_s);
     }
 }
 
@@ -104,6 +104,14 @@ static json_t *row_json(const struct hl_step_row *x)
     if (o && more)
         json_object_update(o, more);
     json_decref(more);
+    json_t *predicted =
+        json_pack("{s:f, s:f, s:f, s:f, s:f}", "predicted_s", x->predicted_s,
+                  "predicted_exposed_h2d_s", x->predicted_h2d_s, "predicted_exposed_d2h_s",
+                  x->predicted_d2h_s, "predicted_exposed_optim_s", x->predicted_optim_s,
+                  "predicted_exposed_io_s", x->predicted_io_s);
+    if (o && predicted)
+        json_object_update(o, predicted);
+    json_decref(predicted);
     if (o)
         json_object_set_new(o, "penalty", x->compute_s > 0 ? json_real(penalty(x)) : json_null());
     return o;
@@ -298,8 +306,9 @@ int hl_cmd_bench_step(int argc, char **argv)
         "nvme: "
         "records\non the drive, with the least host budget. mixed: half of them in host memory.\n"
         "penalty: step / compute - 1. bound: max(forward, optimizer, drive) + backward, and each\n"
-        "link; optimizer and drive are measured alone, in turns with the steps. Figures are "
-        "emulated."};
+        "link; optimizer and drive are measured alone, in turns with the steps. sim: what haul "
+        "sim's\n"
+        "simulator says from the same rates. Figures are emulated."};
     int rc = hl_flags_parse(&cmd, argc, argv);
 
     if (rc == HL_FLAGS_GO)

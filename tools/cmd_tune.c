@@ -160,28 +160,42 @@ static json_t *drive_json(const char *dir, const struct setting *s)
                      s->read, "write_gb_per_s", s->write, "mixed_gb_per_s", s->mixed);
 }
 
-/* The rate at which an update's bytes can move; 0 when it could not be measured. */
-static double memory_bytes_per_s(void)
+/* How fast host memory moves an update's bytes, and how fast the optimizer does; both 0 when they could not
+ * be measured. */
+static void measure_memory(double *roof, double *optim)
 {
     struct hl_bench_opts opts = {
         .elems = MEMORY_ELEMS, .threads = haul_optim_threads(1), .repeats = 5};
     struct hl_bench_case c = {.isa = hl_cpu_isa(), .grad = HAUL_BF16, .out = HAUL_BF16};
     struct hl_bench_arena arena;
     struct hl_bench_result r;
-    int rc;
 
+    *roof = *optim = 0;
     haul_optim_init(&c.opt, HAUL_ADAMW);
-    rc = hl_bench_arena_open(&opts, &arena);
-    if (rc < 0)
-        return 0;
-    rc = hl_bench_run(&opts, &arena, &c, &r);
+    if (hl_bench_arena_open(&opts, &arena) < 0)
+        return;
+    int rc = hl_bench_run(&opts, &arena, &c, &r);
     hl_bench_arena_close(&arena);
-    return rc < 0 ? 0 : (double)r.bytes_per_elem / r.roof_ns_per_elem * 1e9;
+    if (rc < 0)
+        return;
+    *roof = (double)r.bytes_per_elem / r.roof_ns_per_elem * 1e9;
+    *optim = (double)r.bytes_per_elem / r.ns_per_elem * 1e9;
+}
+
+static void tune_memory(json_t *rates)
+{
+    double roof, optim;
+
+    measure_memory(&roof, &optim);
+    if (roof <= 0)
+        return;
+    json_object_set_new(rates, "mem_bytes_per_s", json_real(roof));
+    json_object_set_new(rates, "optim_bytes_per_s", json_real(optim));
 }
 
 static int tune_drives(const struct request *req, json_t *drives, json_t *rates)
 {
-    double read = 0, write = 0;
+    double read = 0, write = 0, mixed = 0;
 
     for (uint32_t i = 0; i < req->dirs.nitems; i++) {
         struct setting best;
@@ -191,10 +205,12 @@ static int tune_drives(const struct request *req, json_t *drives, json_t *rates)
             return rc;
         read += best.read;
         write += best.write;
+        mixed += best.mixed;
         json_array_append_new(drives, drive_json(req->dirs.item[i], &best));
     }
     json_object_set_new(rates, "drive_read_bytes_per_s", json_real(read * 1e9));
     json_object_set_new(rates, "drive_write_bytes_per_s", json_real(write * 1e9));
+    json_object_set_new(rates, "drive_mixed_bytes_per_s", json_real(mixed * 1e9));
     return 0;
 }
 
@@ -220,7 +236,6 @@ static int run(const struct hl_command *cmd, const struct request *req)
     json_t *drives = json_array(), *rates = json_object();
     json_t *root = json_pack("{s:i, s:s, s:o, s:o}", "version", PROFILE_VERSION, "haul",
                              haul_version(), "drives", drives, "rates", rates);
-    double memory;
     int rc;
 
     if (!root)
@@ -231,9 +246,8 @@ static int run(const struct hl_command *cmd, const struct request *req)
         return hl_report_error(cmd, rc);
     }
     /* Last: it binds this thread to a core. */
-    memory = req->no_memory ? 0 : memory_bytes_per_s();
-    if (memory > 0)
-        json_object_set_new(rates, "mem_bytes_per_s", json_real(memory));
+    if (!req->no_memory)
+        tune_memory(rates);
     rc = save(req, root);
     json_decref(root);
     return rc;
@@ -254,7 +268,8 @@ int hl_cmd_tune(int argc, char **argv)
         "tune", "Measure drives and memory, and write a profile.", flags,
         sizeof flags / sizeof *flags,
         "Block sizes and depths are tried per drive; the smallest within 2% of the best is taken.\n"
-        "haul bench io --profile and haul_store_opts_profile() read the result."};
+        "haul bench io --profile, haul sim --profile and haul_store_opts_profile() read the "
+        "result."};
     int rc;
 
     for (int i = 1; i < argc; i++)

@@ -16,6 +16,9 @@ struct subcommand {
 
 static const struct subcommand subcommands[] = {
     {NULL, "plan", hl_cmd_plan, "does it fit, on how many devices, and how fast can it be"},
+    {NULL, "sim", hl_cmd_sim, "how long a step takes, and why, before it is run"},
+    {"profile", "show", hl_cmd_profile_show,
+     "what a machine can do, and where each figure is from"},
     {NULL, "config", hl_cmd_config,
      "what a configuration file comes to, and where each value is from"},
     {NULL, "doctor", hl_cmd_doctor, "what this machine offers, and what to change"},

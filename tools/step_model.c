@@ -244,8 +244,10 @@ static int add_units(struct hl_step_model *m)
 }
 
 /* A few units would make slots that hold most of the records: together they take an eighth at most. */
-static uint64_t small_slot(const struct hl_step_model_opts *s, uint32_t slots)
+uint64_t hl_step_slot_bytes(const struct hl_step_model_opts *s, uint32_t slots)
 {
+    if (s->slot_bytes)
+        return s->slot_bytes;
     uint64_t bytes = hl_step_record_bytes(s, s->params) / 8 / slots;
 
     return bytes < SLOT_BYTES_MOST ? bytes + 1 : SLOT_BYTES_MOST;
@@ -266,7 +268,7 @@ static int open_engine(struct hl_step_model *m, uint64_t host_mem_bytes)
     o.host_mem_bytes = host_mem_bytes;
     if (s->slots)
         o.slots = s->slots;
-    o.slot_bytes = s->slot_bytes ? s->slot_bytes : small_slot(s, o.slots);
+    o.slot_bytes = hl_step_slot_bytes(s, o.slots);
     if (hl_step_pages(s->placement)) {
         o.nvme_dirs = s->dirs;
         o.nnvme_dirs = s->ndirs;

@@ -40,6 +40,9 @@ struct hl_step_model;
 /* Of so many parameters. */
 uint64_t hl_step_record_bytes(const struct hl_step_model_opts *opts, uint64_t params);
 
+/* Of a slot for paged records, of which there are so many. */
+uint64_t hl_step_slot_bytes(const struct hl_step_model_opts *opts, uint32_t slots);
+
 /* Open, plan, place and fill with random parameters. */
 int hl_step_model_open(const struct hl_step_model_opts *opts, struct hl_step_model **out);
 void hl_step_model_close(struct hl_step_model *m);

@@ -130,6 +130,12 @@ struct hl_sim_shape {
 int hl_sim_model_decoder(const struct hl_sim_shape *shape, uint64_t *elems,
                          struct hl_sim_visit *visits, struct hl_sim_model *out);
 
+/* Activations on the device with a fused attention: while a block computes, 34 h bytes of each of its
+ * micro_tokens (Korthikanti et al. 2022, without the scores), and FP32 scores over the vocabulary at the end;
+ * and until backward the inputs (recompute) or everything of all blocks, for kept_tokens. */
+uint64_t hl_sim_activation_bytes(const struct hl_sim_shape *shape, double micro_tokens,
+                                 double kept_tokens, int recompute);
+
 /* n equal units. */
 int hl_sim_model_equal(uint64_t params, uint32_t n, uint64_t *elems, struct hl_sim_visit *visits,
                        struct hl_sim_model *out);

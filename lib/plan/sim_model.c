@@ -39,6 +39,15 @@ int hl_sim_model_decoder(const struct hl_sim_shape *s, uint64_t *elems, struct h
     return 0;
 }
 
+uint64_t hl_sim_activation_bytes(const struct hl_sim_shape *s, double micro_tokens,
+                                 double kept_tokens, int recompute)
+{
+    const double wide = (double)s->hidden, all = (double)s->layers;
+    const double works = micro_tokens * (34 * wide + 4 * (double)s->vocab);
+
+    return (uint64_t)(works + kept_tokens * all * wide * (recompute ? 2 : 34));
+}
+
 int hl_sim_model_equal(uint64_t params, uint32_t n, uint64_t *elems, struct hl_sim_visit *visits,
                        struct hl_sim_model *out)
 {

@@ -1,0 +1,78 @@
+/*
+ * bench_step_predict.c: the simulator's word on a measured row.
+ *
+ * On the emulated device a copy over the link is a copy in host memory, so link and optimizer share it: it
+ * is taken to give what the optimizer reaches alone. Compute is set, and what a device does beside it (zeroing,
+ * narrowing) takes no time there.
+ */
+#include "bench_step.h"
+#include "sim.h"
+
+#define AT_ONCE 1e18 /* bytes per second of what takes no time */
+
+static double or_at_once(double rate)
+{
+    return rate > 0 ? rate : AT_ONCE;
+}
+
+static struct hl_sim_rates rates_of(const struct hl_step_model_opts *o,
+                                    const struct hl_step_row *row)
+{
+    const double optim = or_at_once(row->rates.optim_bytes_per_s);
+    const double drive = or_at_once(row->rates.mixed_bytes_per_s);
+
+    return (struct hl_sim_rates){.flops_per_s = 1,
+                                 .device_mem_bytes_per_s =
+                                     row->placement == HL_STEP_DEVICE ? optim : AT_ONCE,
+                                 .h2d_bytes_per_s = or_at_once(o->link_bytes_per_s),
+                                 .d2h_bytes_per_s = or_at_once(o->link_bytes_per_s),
+                                 .mem_bytes_per_s = optim,
+                                 .optim_bytes_per_s = optim,
+                                 .drive_read_bytes_per_s = drive,
+                                 .drive_write_bytes_per_s = drive,
+                                 .drive_mixed_bytes_per_s = drive,
+                                 .comm_bytes_per_s = AT_ONCE,
+                                 .net_bytes_per_s = AT_ONCE,
+                                 .emulated = 1};
+}
+
+static void set_opts(const struct hl_step_model_opts *m, const struct hl_step_bench *b,
+                     const struct hl_step_row *row, struct hl_sim_opts *o)
+{
+    o->rates = rates_of(m, row);
+    o->offload = row->placement == HL_STEP_DEVICE ? HAUL_OFFLOAD_NONE : m->offload;
+    o->master = m->master;
+    o->overlap = row->overlap;
+    o->forward_s = b->forward_s;
+    o->backward_s = b->backward_s;
+    if (m->slots)
+        o->slots = m->slots;
+    o->slot_bytes = hl_step_slot_bytes(m, o->slots);
+    o->place_exactly = hl_step_pages(row->placement);
+    o->records_host_bytes = row->records_bytes[HAUL_TIER_HOST];
+}
+
+int hl_step_predict(const struct hl_step_model_opts *m, const struct hl_step_bench *b,
+                    struct hl_step_row *row)
+{
+    static uint64_t elems[HL_SIM_MAX_UNITS];
+    static struct hl_sim_visit visits[HL_SIM_MAX_UNITS];
+    struct hl_sim_opts o;
+    struct hl_sim_result r;
+    int rc;
+
+    hl_sim_opts_init(&o);
+    set_opts(m, b, row, &o);
+    rc = hl_sim_model_equal(m->params, m->units, elems, visits, &o.model);
+    if (rc == 0)
+        rc = hl_sim_run(&o, &r);
+    if (rc < 0)
+        return rc;
+    row->predicted_s = r.step_s;
+    row->predicted_h2d_s = r.lane[HAUL_LANE_H2D].exposed_s;
+    row->predicted_d2h_s = r.lane[HAUL_LANE_D2H].exposed_s;
+    row->predicted_optim_s = r.lane[HAUL_LANE_OPTIM].exposed_s;
+    row->predicted_io_s =
+        r.lane[HAUL_LANE_IO_READ].exposed_s + r.lane[HAUL_LANE_IO_WRITE].exposed_s;
+    return 0;
+}
