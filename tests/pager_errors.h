@@ -254,10 +254,15 @@ Test(pager, a_full_disk_is_named_at_open_with_what_is_free)
     char dir[128], path[256], page[4096] = {0};
     struct haul_store *s = NO_STORE;
     const char *d = dir;
-    unsigned blamed = 0;
+    unsigned blamed = 0, refused = 0;
     int fd;
 
     cr_assert(place_make(0, dir));
+    struct haul_store_opts any = small_opts(&d);
+    haul_log_set(count_log, &refused, HAUL_LOG_WARN); /* here io_uring may be refused for good */
+    MUST(haul_store_open(&any, &s));
+    haul_store_close(s);
+    s = NO_STORE;
     if (mount("none", dir, "tmpfs", 0, "size=64k") < 0) {
         place_remove(dir);
         SKIP("mounting a small tmpfs: %s", strerror(errno));
@@ -279,7 +284,7 @@ Test(pager, a_full_disk_is_named_at_open_with_what_is_free)
         cr_assert(strstr(haul_last_error(), dir), "%s", haul_last_error());
         cr_assert(strstr(haul_last_error(), " 0 bytes are free"), "%s", haul_last_error());
     }
-    cr_assert_eq(blamed, 0, "a full disk is no fault of io_uring");
+    cr_assert(refused || blamed == 0, "a full disk is no fault of io_uring");
     umount2(dir, MNT_DETACH);
     place_remove(dir);
 }
