@@ -204,7 +204,7 @@ static void run_life(struct life *l, const char *what)
     l->nskipped = rank[0].nskipped;
 }
 
-static void must_live(struct life *l, const char *what)
+static inline void must_live(struct life *l, const char *what)
 {
     run_life(l, what);
     cr_assert_eq(l->rc, 0, "%s: %d: %s", what, l->rc, l->text);

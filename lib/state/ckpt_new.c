@@ -77,6 +77,7 @@ static int make_place(struct hl_ckpt_new *n, const char *root, uint64_t step,
         rc = next_serial(n);
     if (rc == 0)
         rc = hl_ckpt_make_dir(n->rootfd, root, step, n->name);
+    n->made = rc == 0;
     if (rc == 0)
         rc = n->dirfd = hl_sys_open(n->rootfd, n->name, O_RDONLY | O_DIRECTORY, 0);
     return rc < 0 ? rc : 0;
@@ -142,7 +143,7 @@ void hl_ckpt_new_close(struct hl_ckpt_new *n)
 {
     if (!n)
         return;
-    if (n->dirfd >= 0 && !n->complete)
+    if (n->made && !n->complete)
         take_back(n);
     hl_sys_close(n->dirfd);
     hl_sys_close(n->rootfd);

@@ -18,7 +18,7 @@ struct hl_ckpt_new {
     int rootfd, dirfd;
     char name[HL_CKPT_NAME_BYTES];
     uint64_t id, serial;
-    int complete;
+    int made, complete;
 };
 
 /* The caller's bytes, and which checkpoints stay. */

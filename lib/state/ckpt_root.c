@@ -172,7 +172,9 @@ int hl_ckpt_make_dir(int rootfd, const char *root, uint64_t step, char name[HL_C
     if ((size_t)snprintf(path, sizeof path, "%s/%s", root, name) >= sizeof path)
         return hl_fail(-ENAMETOOLONG, "checkpoint: %s: too long a name", root);
     rc = hl_sys_mkdir(path, 0777);
-    return rc < 0 ? rc : hl_sys_fsync(rootfd);
+    if (rc == 0 && (rc = hl_sys_fsync(rootfd)) < 0)
+        (void)hl_sys_rmdir(rootfd, name);
+    return rc;
 }
 
 static int unlink_one(void *user, const char *name)
