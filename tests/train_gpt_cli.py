@@ -176,7 +176,12 @@ def json_lines_keep_the_contract():
         # forward and backward, the tied embedding twice in each
         embed, total = 256 * 32 + 32 * 32, 256 * 32 + 32 * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32
         assert math.isclose(s["weight_passes"], 2 * (total + embed) / total, rel_tol=1e-6)
-    assert set(summary) == {"summary", "planned", "peaks", "comm_elems", "digest"}
+    assert set(summary) == {"summary", "planned", "peaks", "comm_elems", "digest", "budgets", "ledger", "run", "machine"}
+    assert summary["budgets"] == {"device": None, "host": None, "nvme": None}
+    for tier, planned in summary["planned"].items():
+        assert planned == sum(line["bytes"] for line in summary["ledger"] if line["tier"] == tier)
+    assert summary["run"]["batch"] == 4 and summary["run"]["accum"] == 2 and summary["run"]["ranks"] == 1
+    assert "emulated" in summary["machine"]["device"] and summary["machine"]["cores"] >= 1
     assert set(summary["planned"]) == set(summary["peaks"]) == {"device", "host", "nvme"}
     assert summary["comm_elems"] == {"all_gather": 0, "reduce_scatter": 0, "all_reduce": 0}
     assert summary["digest"] == result.digest

@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "run_summary.h"
+
 static const char *const lane_names[HAUL_NLANES] = {
     [HAUL_LANE_COMPUTE] = "compute", [HAUL_LANE_H2D] = "h2d",           [HAUL_LANE_D2H] = "d2h",
     [HAUL_LANE_IO_READ] = "io_read", [HAUL_LANE_IO_WRITE] = "io_write", [HAUL_LANE_OPTIM] = "optim",
@@ -14,8 +16,6 @@ const char *progress_lane_name(enum haul_lane lane)
 {
     return lane_names[lane];
 }
-
-static const char *const tier_names[HAUL_NTIERS] = {"device", "host", "nvme"};
 
 int progress_open(const struct args *args, struct progress *out)
 {
@@ -120,10 +120,6 @@ int progress_step(struct progress *p, uint64_t step, double loss, const struct h
     return rc;
 }
 
-struct tier_bytes {
-    uint64_t planned, peak;
-};
-
 static int read_tiers(const struct trainer *t, struct tier_bytes out[HAUL_NTIERS])
 {
     int rc = 0;
@@ -131,28 +127,6 @@ static int read_tiers(const struct trainer *t, struct tier_bytes out[HAUL_NTIERS
     for (int i = 0; rc == 0 && i < HAUL_NTIERS; i++)
         rc = haul_engine_tier_bytes(t->engine, (enum haul_tier)i, &out[i].planned, &out[i].peak);
     return rc;
-}
-
-static void json_tiers(FILE *f, const struct tier_bytes tiers[HAUL_NTIERS], bool peak)
-{
-    for (int i = 0; i < HAUL_NTIERS; i++)
-        fprintf(f, "%s\"%s\":%" PRIu64, i > 0 ? "," : "", tier_names[i],
-                peak ? tiers[i].peak : tiers[i].planned);
-}
-
-/* comm_elems: what left this rank since the engine was built. */
-static void json_summary(FILE *f, const struct tier_bytes tiers[HAUL_NTIERS],
-                         const struct haul_comm_count comm[HAUL_COMM_NKINDS], uint64_t digest)
-{
-    fputs("{\"summary\":true,\"planned\":{", f);
-    json_tiers(f, tiers, false);
-    fputs("},\"peaks\":{", f);
-    json_tiers(f, tiers, true);
-    fprintf(f,
-            "},\"comm_elems\":{\"all_gather\":%" PRIu64 ",\"reduce_scatter\":%" PRIu64
-            ",\"all_reduce\":%" PRIu64 "},\"digest\":\"%016" PRIx64 "\"}\n",
-            comm[HAUL_COMM_ALL_GATHER].sent_elems, comm[HAUL_COMM_REDUCE_SCATTER].sent_elems,
-            comm[HAUL_COMM_ALL_REDUCE].sent_elems, digest);
 }
 
 /* Lanes that did nothing are left out. */
@@ -197,7 +171,7 @@ static void print_table(const struct progress *p, const struct trainer *t,
     printf("\n%-10s %16s %16s\n", "tier", "planned B", "peak B");
     for (int i = 0; i < HAUL_NTIERS; i++)
         if (tiers[i].planned > 0 || tiers[i].peak > 0)
-            printf("%-10s %16" PRIu64 " %16" PRIu64 "\n", tier_names[i], tiers[i].planned,
+            printf("%-10s %16" PRIu64 " %16" PRIu64 "\n", run_tier_names[i], tiers[i].planned,
                    tiers[i].peak);
 }
 
@@ -216,7 +190,7 @@ int progress_end(struct progress *p, const struct trainer *t, uint64_t digest)
         print_table(p, t, tiers);
     if (f == NULL)
         return EXIT_OK;
-    json_summary(f, tiers, comm, digest);
+    run_summary_write(f, t, tiers, comm, digest);
     failed = ferror(f) != 0;
     p->jsonl = NULL;
     if (fclose(f) == 0 && !failed)
@@ -238,15 +212,15 @@ int progress_plan(const struct trainer *t)
         printf("each of %" PRIu64 " ranks, %u on a node:\n", t->args->ranks, t->ranks->nlocal);
     printf("%-8s %-20s %20s\n", "tier", "purpose", "bytes");
     for (uint32_t i = 0; haul_engine_ledger(t->engine, i, &line) == 0; i++) {
-        printf("%-8s %-20s %20" PRIu64 "\n", tier_names[line.tier], line.purpose, line.bytes);
+        printf("%-8s %-20s %20" PRIu64 "\n", run_tier_names[line.tier], line.purpose, line.bytes);
         sum[line.tier] += line.bytes;
     }
     for (int i = 0; i < HAUL_NTIERS; i++) {
         if (sum[i] > 0)
-            printf("%-8s %-20s %20" PRIu64 "\n", tier_names[i], "in all", sum[i]);
+            printf("%-8s %-20s %20" PRIu64 "\n", run_tier_names[i], "in all", sum[i]);
         if (budget[i] > 0 && sum[i] > budget[i]) {
             fprintf(stderr, "train_gpt: short by %" PRIu64 " bytes of %s memory\n",
-                    sum[i] - budget[i], tier_names[i]);
+                    sum[i] - budget[i], run_tier_names[i]);
             rc = EXIT_FAILED;
         }
     }
