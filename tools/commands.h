@@ -17,6 +17,7 @@ int hl_cmd_bench_link(int argc, char **argv);
 int hl_cmd_bench_step(int argc, char **argv);
 int hl_cmd_profile_show(int argc, char **argv);
 int hl_cmd_sim(int argc, char **argv);
+int hl_cmd_report(int argc, char **argv);
 int hl_cmd_tune(int argc, char **argv);
 
 #endif

@@ -23,6 +23,7 @@ static const struct subcommand subcommands[] = {
      "what a configuration file comes to, and where each value is from"},
     {NULL, "doctor", hl_cmd_doctor, "what this machine offers, and what to change"},
     {NULL, "tune", hl_cmd_tune, "drives and memory measured into a profile"},
+    {NULL, "report", hl_cmd_report, "a run as one page: loss, time, memory, rates, a timeline"},
     {"ckpt", "inspect", hl_cmd_ckpt_inspect, "what a checkpoint holds"},
     {"ckpt", "verify", hl_cmd_ckpt_verify, "every byte of a checkpoint, checked"},
     {"ckpt", "diff", hl_cmd_ckpt_diff, "two checkpoints: equal bits, or where they differ"},

@@ -105,8 +105,8 @@ static int read_lines(const char *path, FILE *f, struct hl_run *run)
     if (rc == 0 && ferror(f))
         rc = hl_fail(-EIO, "%s: cannot be read", path);
     if (rc == 0 && run->nsteps == 0)
-        rc = hl_fail(HAUL_E_FORMAT, "%s: no step in it; was it written by train_gpt --jsonl?",
-                     path);
+        rc =
+            hl_fail(HAUL_E_FORMAT, "%s: no step in it; was it written by train_gpt --jsonl?", path);
     return rc;
 }
 
@@ -137,8 +137,9 @@ int hl_run_read_trace(const char *path, struct hl_run *run)
                        error.line, error.text);
     if (!json_is_array(trace)) {
         json_decref(trace);
-        return hl_fail(HAUL_E_FORMAT, "%s: not a list of events; is it what train_gpt --trace "
-                                      "wrote?",
+        return hl_fail(HAUL_E_FORMAT,
+                       "%s: not a list of events; is it what train_gpt --trace "
+                       "wrote?",
                        path);
     }
     run->trace = trace;

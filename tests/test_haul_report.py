@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""test_haul_report.py HAUL TRAIN_GPT: haul report, held against the lines it was made of."""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import browser
+import page_checks
+
+HAUL, TRAIN_GPT = (os.path.abspath(p) for p in sys.argv[1:3])
+SMALL = ["--layers", "2", "--dim", "32", "--heads", "2", "--seq", "32", "--batch", "4", "--quiet"]
+
+
+def report(*words, rc=0):
+    done = subprocess.run([HAUL, "report", *words], text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == rc, (words, done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def train(folder, steps):
+    """A run's lines, as they are in its file."""
+    subprocess.run([TRAIN_GPT, *SMALL, "--steps", str(steps), "--jsonl", folder + "/run.jsonl", "--trace",
+                    folder + "/trace.json", "--device-mem", "4MB", "--host-mem", "64MB"],
+                   check=True, capture_output=True, timeout=120)
+    with open(folder + "/run.jsonl") as f:
+        return [json.loads(line) for line in f]
+
+
+def page(path):
+    with open(path) as f:
+        return f.read()
+
+
+def rows(text, caption):
+    """Cells of the table with that caption."""
+    body = re.search(r"<caption>%s</caption>.*?<tbody>(.*?)</tbody>" % re.escape(caption), text, re.S).group(1)
+    return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr>(.*?)</tr>", body, re.S)]
+
+
+def near(shown, value):
+    """Of four digits."""
+    return abs(float(shown) - value) <= 1e-3 * abs(value) + 1e-12
+
+
+def every_number_is_the_run_s(folder, lines):
+    report(folder + "/run.jsonl", "-o", folder + "/report.html")
+    text = page(folder + "/report.html")
+    page_checks.check_page(text)
+    steps, summary = lines[:-1], lines[-1]
+    shown = rows(text, "Loss by step")
+    assert len(shown) == len(steps)
+    for row, step in zip(shown, steps):
+        assert int(row[0]) == step["step"] and near(row[1], step["loss"]) and near(row[2], step["grad_norm"])
+    for row, step in zip(rows(text, "Milliseconds of a step"), steps):
+        waited = [step["lanes"][k]["exposed_ms"] for k in ("h2d", "d2h", "io_read", "io_write", "optim", "comm")]
+        assert near(row[1], step["ms"]) and all(near(a, b) for a, b in zip(row[3:], waited))
+        assert near(row[2], max(0, step["ms"] - sum(waited)))
+    for row in rows(text, "Bytes of the tiers"):
+        assert int(row[1]) == summary["planned"][row[0]] and int(row[2]) == summary["peaks"][row[0]]
+        assert row[3] == str(summary["budgets"][row[0]] or "none given")
+    assert summary["digest"] in text and summary["machine"]["device"] in text
+    for line in summary["ledger"]:
+        assert "<td>%s</td><td class=\"words\">%s</td><td>%d</td>" % (line["tier"], line["purpose"], line["bytes"]) in text
+
+
+def a_trace_gives_one_step_lane_by_lane(folder, lines):
+    report(folder + "/run.jsonl", "--trace", folder + "/trace.json", "--step", "3", "--output", folder + "/traced.html")
+    text = page(folder + "/traced.html")
+    page_checks.check_page(text)
+    assert "Step 3, lane by lane" in text
+    with open(folder + "/trace.json") as f:
+        spans = [e for e in json.load(f) if e["ph"] == "X" and e["args"]["step"] == 3]
+    begin, end = min(e["ts"] for e in spans), max(e["ts"] + e["dur"] for e in spans)
+    assert "(%.2f ms)" % ((end - begin) / 1e3) in text
+    said = report(folder + "/run.jsonl", "--trace", folder + "/trace.json", "--step", "99", "-o", folder + "/no.html", rc=1)
+    assert "step 99 is not in the trace" in said.stderr
+
+
+def long_runs_are_drawn_in_bins(folder, lines):
+    with open(folder + "/long.jsonl", "w") as f:
+        for i in range(1, 3001):
+            f.write(json.dumps({**lines[0], "step": i, "loss": None if i % 7 == 0 else 1 / i}) + "\n")
+        f.write('{"step":3001,"loss":')
+    report(folder + "/long.jsonl", "-o", folder + "/long.html")
+    text = page(folder + "/long.html")
+    page_checks.check_page(text)
+    shown = rows(text, "Loss by step")
+    assert len(shown) == 60 and shown[0][0] == "1 to 50" and shown[-1][0] == "2951 to 3000"
+    first = [1 / i for i in range(1, 51) if i % 7 != 0]
+    assert near(shown[0][1], sum(first) / len(first)) and "ended before its last line" in text
+    assert len(text) < 100000 and not re.search(r"\b(nan|inf)\b", text)
+
+
+def names_are_text_and_not_markup(folder, lines):
+    path = folder + "/<b>&.jsonl"
+    with open(path, "w") as f:
+        f.write(json.dumps(lines[0]) + "\n")
+    report(path, "-o", folder + "/named.html")
+    text = page(folder + "/named.html")
+    page_checks.check_page(text)
+    assert "&lt;b&gt;&amp;.jsonl" in text and "<b>" not in text
+
+
+def what_is_wrong_is_said(folder, lines):
+    assert "FILE comes first" in report(rc=2).stderr
+    assert "--step needs --trace" in report(folder + "/run.jsonl", "--step", "1", rc=2).stderr
+    assert "No such file" in report(folder + "/nothing.jsonl", rc=1).stderr
+    for content, text in (("", "no step in it"), ("{}\n", "line 1"), ("[\n", "line 1")):
+        with open(folder + "/bad.jsonl", "w") as f:
+            f.write(content)
+        assert text in report(folder + "/bad.jsonl", "-o", folder + "/bad.html", rc=1).stderr
+    assert "/nowhere/" in report(folder + "/run.jsonl", "-o", "/nowhere/x.html", rc=1).stderr
+
+
+def a_browser_shows_it(folder, lines):
+    if not browser.find():
+        return "no chromium"
+    here = browser.Browser()
+    try:
+        page_checks.check_in_browser(here, folder + "/traced.html", folder, "summary, [tabindex]")
+        here.evaluate("document.querySelector('summary').focus()")
+        here.evaluate("document.querySelector('summary').click()")
+        assert here.evaluate("document.querySelector('details').open")
+    finally:
+        here.close()
+    return None
+
+
+def main():
+    cases = (every_number_is_the_run_s, a_trace_gives_one_step_lane_by_lane, long_runs_are_drawn_in_bins,
+             names_are_text_and_not_markup, what_is_wrong_is_said, a_browser_shows_it)
+    failed = 0
+    print("1..%d" % len(cases))
+    with tempfile.TemporaryDirectory() as folder:
+        lines = train(folder, 8)
+        for i, case in enumerate(cases, 1):
+            name = case.__name__
+            try:
+                skipped = case(folder, lines)
+                print("ok %d - %s%s" % (i, name, " # SKIP " + skipped if skipped else ""))
+            except Exception as error:
+                failed += 1
+                print("not ok %d - %s" % (i, name))
+                print("\n".join("# " + line for line in repr(error).splitlines()), file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
