@@ -12,6 +12,7 @@ struct plan_args {
     struct hl_rates rates;
     int dtype, master, grad_dtype; /* indices of the choices */
     int no_recompute, json;
+    const char *html;
     double tokens, tflops, link_gbps, mem_gbps, drive_gbps;
     int layers_given, hidden_given, seq_given, other_shape_given, params_given, passes_given;
 };
@@ -139,6 +140,8 @@ static int run(const struct hl_command *cmd, struct plan_args *a)
         a->opts.grad_dtype = dtypes[a->grad_dtype];
     memset(&report, 0, sizeof report);
     rc = work_out(a, &report);
+    if (rc == 0 && a->html != NULL)
+        rc = hl_plan_write_html(&report, a->html);
     if (rc == 0 && a->json)
         rc = hl_plan_print_json(&report);
     if (rc < 0)
@@ -187,6 +190,8 @@ int hl_cmd_plan(int argc, char **argv)
          NULL},
         {"drive-gbps", HL_FLAG_REAL, &a.drive_gbps, "X",
          "GB/s of a node's drives together (default 6)", NULL},
+        {"html", HL_FLAG_TEXT, &a.html, "FILE",
+         "also a page of its own, with sliders that begin at these values", NULL},
         {"json", HL_FLAG_SWITCH, &a.json, NULL, "machine-readable", NULL},
     };
     const struct hl_command cmd = {

@@ -24,4 +24,7 @@ const char *hl_plan_why(const struct hl_plan_report *report, char *buf, size_t l
 int hl_plan_print_json(const struct hl_plan_report *report);
 void hl_plan_print_table(const struct hl_plan_report *report);
 
+/* A page with sliders that begin at the report's values. 0 or -errno of the file. */
+int hl_plan_write_html(const struct hl_plan_report *report, const char *path);
+
 #endif
