@@ -61,7 +61,7 @@ struct haul_engine_opts {
     uint64_t device_mem_bytes;  /* budgets; HAUL_AUTO (default) or HAUL_UNLIMITED: what the machine has.
                                    With a size given and an offload chosen, device memory that is left
                                    over takes as many whole units' state back as fit */
-    uint64_t host_mem_bytes;
+    uint64_t host_mem_bytes; /* of this rank; HAUL_AUTO: its share of what the node has */
     uint64_t trainer_device_bytes; /* what the trainer will itself take from the device; in the ledger */
     uint32_t passes;    /* reduces of one unit in a step, default 1; over 1: FP32 accumulators */
     uint32_t max_held;  /* units the trainer holds at once, default 1 */

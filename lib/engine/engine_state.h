@@ -481,16 +481,27 @@ struct haul_engine {
 
 #define HL_BOUNCE_BYTES     (UINT64_C(1) << 20)
 #define HL_SNAP_PARAM_BYTES (UINT64_C(4) << 20) /* several blocks, or part of one */
-/* Of the words that step() agrees on: not finite, stop, a snapshot is not written yet, then a word a unit. */
-#define HL_AGREED_UNITS 3
 
-/* ---- place_units.c: budgets, and which unit's state rests where ---- */
+/* Words that step() agrees on. */
+enum {
+    HL_AGREED_NOT_FINITE = 0,
+    HL_AGREED_STOP,
+    HL_AGREED_SAVING,  /* a rank has not yet written all of a snapshot */
+    HL_AGREED_REFUSED, /* the call was wrong on a rank */
+    HL_AGREED_NUMBERS, /* of the step: a hash, and its complement: equal when the ranks' are */
+    HL_AGREED_NUMBERS_NOT,
+    HL_AGREED_UNITS /* and from here one a unit: it has a gradient */
+};
+
 /* Place and write the ledger. HAUL_E_PLAN when it does not fit: the ledger then says what was missing. */
 int hl_engine_plan(struct haul_engine *e);
 
 /* ---- rank_terms.c ---- */
 /* Several ranks: model and options are the same on all of them, else HAUL_E_PLAN, which names what is not. */
 int hl_ranks_agree(struct haul_engine *e);
+/* FNV-1a, 64 bits; begin with HL_HASH_START. */
+#define HL_HASH_START UINT64_C(0xcbf29ce484222325)
+uint64_t hl_hash(uint64_t h, const void *data, size_t n);
 
 /* ---- engine.c ---- */
 int hl_engine_default_visits(struct haul_engine *e);

@@ -10,8 +10,7 @@ struct term {
     uint64_t value;
 };
 
-/* FNV-1a, 64 bits. */
-static uint64_t mix(uint64_t h, const void *data, size_t n)
+uint64_t hl_hash(uint64_t h, const void *data, size_t n)
 {
     const unsigned char *p = data;
 
@@ -22,23 +21,21 @@ static uint64_t mix(uint64_t h, const void *data, size_t n)
 
 static uint64_t mix_word(uint64_t h, uint64_t word)
 {
-    return mix(h, &word, sizeof word);
+    return hl_hash(h, &word, sizeof word);
 }
-
-#define HASH_START UINT64_C(0xcbf29ce484222325)
 
 static uint64_t hash_units(const struct haul_engine *e)
 {
-    uint64_t h = HASH_START;
+    uint64_t h = HL_HASH_START;
 
     for (uint32_t i = 0; i < e->nunits; i++) {
         const struct haul_unit *u = e->units[i];
-        h = mix_word(mix(h, u->name, strlen(u->name)), u->ntensors);
+        h = mix_word(hl_hash(h, u->name, strlen(u->name)), u->ntensors);
         h = mix_word(h, u->buffer_dtype);
         for (uint32_t t = 0; t < u->ntensors; t++) {
             const struct haul_tensor *x = &u->tensors[t];
-            h = mix(h, x->name, strlen(x->name));
-            h = mix(h, x->shape, x->ndims * sizeof *x->shape);
+            h = hl_hash(h, x->name, strlen(x->name));
+            h = hl_hash(h, x->shape, x->ndims * sizeof *x->shape);
             h = mix_word(mix_word(mix_word(h, x->dtype), x->group), x->frozen != 0);
         }
     }
@@ -47,10 +44,10 @@ static uint64_t hash_units(const struct haul_engine *e)
 
 static uint64_t hash_optim(const struct haul_optim *o)
 {
-    uint64_t h = mix_word(HASH_START, o->kind);
+    uint64_t h = mix_word(HL_HASH_START, o->kind);
     const double d[] = {o->beta1, o->beta2, o->eps, o->momentum};
 
-    return mix_word(mix(h, d, sizeof d), (uint64_t)(o->bias_correction != 0));
+    return mix_word(hl_hash(h, d, sizeof d), (uint64_t)(o->bias_correction != 0));
 }
 
 static uint64_t is_size(uint64_t budget)
@@ -65,7 +62,7 @@ int hl_ranks_agree(struct haul_engine *e)
         {"the number of units", e->nunits},
         {"the number of parameters", e->elems},
         {"the units' names, tensors, shapes, dtypes or groups", hash_units(e)},
-        {"the order of visits", mix(HASH_START, e->visits, e->nvisits * sizeof *e->visits)},
+        {"the order of visits", hl_hash(HL_HASH_START, e->visits, e->nvisits * sizeof *e->visits)},
         {"opts.stage", o->stage},
         {"opts.offload", o->offload},
         {"opts.master", o->master},

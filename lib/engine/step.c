@@ -104,9 +104,36 @@ static int agree_on_units(struct haul_engine *e, const uint64_t *had_grad)
     return 0;
 }
 
-/* One word, all-reduced: which units have gradients, whether all are finite, whether to stop; then the sum
- * in rank order (R1). No rank acts alone. */
-static int agree(struct haul_engine *e, struct gradients *g)
+/* What must be the same on all ranks. */
+static uint64_t hash_numbers(const struct haul_engine *e, const struct haul_step *s)
+{
+    const double own[4] = {s->lr, s->weight_decay, s->clip_norm, s->grad_scale};
+    uint64_t h = hl_hash(HL_HASH_START, own, sizeof own);
+
+    return s->groups ? hl_hash(h, s->groups, e->opts.ngroups * sizeof *s->groups) : h;
+}
+
+/* refused: this rank's call was wrong, by its error code. */
+static int check_agreement(const struct haul_engine *e, int refused)
+{
+    const uint64_t *word = e->agreed;
+
+    if (refused < 0)
+        return refused;
+    if (word[HL_AGREED_REFUSED])
+        return hl_fail(HAUL_E_STATE,
+                       "step: another rank's call was refused, its error says why; no rank "
+                       "has taken this step");
+    if (word[HL_AGREED_NUMBERS] != ~word[HL_AGREED_NUMBERS_NOT])
+        return hl_fail(HAUL_E_STATE,
+                       "step: the ranks gave different learning rates, weight decays, clip norms "
+                       "or gradient scales; give all the same");
+    return 0;
+}
+
+/* Words, all-reduced: which units have gradients, whether all are finite, whether to stop or to refuse; then
+ * the sum in rank order (R1). No rank acts alone. */
+static int agree(struct haul_engine *e, const struct haul_step *s, int refused, struct gradients *g)
 {
     uint64_t *word = e->agreed;
     int rc;
@@ -117,22 +144,30 @@ static int agree(struct haul_engine *e, struct gradients *g)
     /* the others' updates begin once all have met here: nothing may still read their shards */
     if (e->pulls && (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
         return rc;
-    word[0] = !g->finite;
-    word[1] = g->stop != 0;
-    word[2] = !hl_snapshot_written(e);
+    word[HL_AGREED_NOT_FINITE] = !g->finite;
+    word[HL_AGREED_STOP] = g->stop != 0;
+    word[HL_AGREED_REFUSED] = refused < 0;
+    word[HL_AGREED_NUMBERS] = hash_numbers(e, s);
+    word[HL_AGREED_NUMBERS_NOT] = ~word[HL_AGREED_NUMBERS];
+    word[HL_AGREED_SAVING] = !hl_snapshot_written(e);
     for (uint32_t i = 0; i < e->nunits; i++)
         word[HL_AGREED_UNITS + i] = e->units[i]->had_grad;
     if ((rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_MAX_U64, word,
-                                 HL_AGREED_UNITS + e->nunits)) < 0 ||
-        (rc = agree_on_units(e, word + HL_AGREED_UNITS)) < 0) {
+                                 HL_AGREED_UNITS + e->nunits)) < 0) {
         hl_engine_fail(e, rc);
         return rc;
     }
-    g->stop = word[1] != 0;
-    if (word[2] == 0)
+    if ((rc = check_agreement(e, refused)) < 0)
+        return rc;
+    if ((rc = agree_on_units(e, word + HL_AGREED_UNITS)) < 0) {
+        hl_engine_fail(e, rc);
+        return rc;
+    }
+    g->stop = word[HL_AGREED_STOP] != 0;
+    if (word[HL_AGREED_SAVING] == 0)
         hl_snapshot_all_written(e);
     sum_units(e, g);
-    g->finite = word[0] == 0;
+    g->finite = word[HL_AGREED_NOT_FINITE] == 0;
     rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_SUM_F64, &g->sumsq, 1);
     if (rc < 0)
         hl_engine_fail(e, rc);
@@ -242,13 +277,21 @@ int haul_engine_step(struct haul_engine *e, const struct haul_step *step,
         return rc;
     if (!e->built)
         return hl_fail(HAUL_E_STATE, "step: the engine is not built");
-    if ((rc = hl_engine_check(e)) < 0 || (rc = check_report(report)) < 0 ||
-        (rc = check_numbers(e, step)) < 0 || (rc = check_units(e)) < 0 ||
-        (rc = wait_for_gradients(e)) < 0 || (rc = hl_samples_settle(e)) < 0)
+    if ((rc = hl_engine_check(e)) < 0)
+        return rc;
+    int refused = check_report(report);
+    if (refused == 0)
+        refused = check_numbers(e, step);
+    if (refused == 0)
+        refused = check_units(e);
+    /* the other ranks are told: they wait for this one */
+    if (refused < 0 && (!e->comm || step->struct_size > sizeof *step))
+        return refused;
+    if (refused == 0 && ((rc = wait_for_gradients(e)) < 0 || (rc = hl_samples_settle(e)) < 0))
         return rc;
     double scale = (step->grad_scale == 0 ? 1 : step->grad_scale) / e->loss_scale;
     struct gradients g = {.stop = step->stop != 0};
-    if ((rc = agree(e, &g)) < 0)
+    if ((rc = agree(e, step, refused, &g)) < 0)
         return rc;
     struct verdict v = decide(&g, step, scale);
     if (!v.skip)
