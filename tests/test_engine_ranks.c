@@ -224,7 +224,7 @@ Test(engine_ranks, nvme_changes_no_bit_in_any_stage)
         paged += run.paged;
         random_shape_free(&run.shape);
     }
-    cr_assert_geq(paged, 24u, "only %llu runs had something on nvme", (unsigned long long)paged);
+    cr_assert_geq(paged, 20u, "only %llu runs had something on nvme", (unsigned long long)paged);
     remove_dir();
 }
 
