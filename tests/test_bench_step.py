@@ -64,6 +64,16 @@ class Rows(unittest.TestCase):
             self.assertAlmostEqual(row["d2h_bytes"], 2 * PARAMS * host, delta=PARAMS / 100)
             self.assertLessEqual(row["h2d_bytes"], 4.01 * PARAMS * host)
 
+    def test_every_pass_moves_gradients_and_the_simulator_has_its_say(self):
+        got = answer("--forward-ms", 20, "--passes", 2, "--window", 3, "--placement", "host")
+        self.check_rows(got)
+        for row in got["rows"]:
+            self.assertAlmostEqual(row["compute_s"], 0.02 * 4)
+            self.assertAlmostEqual(row["d2h_bytes"], 2 * 2 * PARAMS, delta=PARAMS / 50)
+            # Two thirds as a bound for a machine that others use too.
+            self.assertGreaterEqual(row["predicted_s"], row["compute_s"])
+            self.assertLess(row["predicted_s"], 1.5 * row["step_s"])
+
     def test_records_rest_where_the_placement_says(self):
         got = answer("--forward-ms", 1)
         records = 10 * PARAMS

@@ -47,6 +47,10 @@ static void set_opts(const struct hl_step_model_opts *m, const struct hl_step_be
     o->backward_s = b->backward_s;
     if (m->slots)
         o->slots = m->slots;
+    if (m->window)
+        o->window = m->window;
+    o->accum = m->passes ? m->passes : 1;
+    o->batch_order = 1;
     o->slot_bytes = hl_step_slot_bytes(m, o->slots);
     o->place_exactly = hl_step_pages(row->placement);
     o->records_host_bytes = row->records_bytes[HAUL_TIER_HOST];

@@ -44,6 +44,7 @@ static int open_model(const struct hl_step_model_opts *opts, struct hl_rate_mete
     uint64_t unit = o.params / o.units;
 
     o.placement = HL_STEP_HOST;
+    o.offload = HAUL_OFFLOAD_ALL; /* offload optimizer would wait for the link as well */
     o.overlap = 0;
     if (o.params > OPTIM_PARAMS)
         o.units = (uint32_t)(OPTIM_PARAMS / unit ? OPTIM_PARAMS / unit : 1);

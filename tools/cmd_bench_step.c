@@ -18,7 +18,7 @@
 
 struct request {
     uint64_t params, slot_bytes, host_mem_bytes;
-    uint32_t units, slots, threads, steps;
+    uint32_t units, slots, threads, steps, window, passes;
     double tokens, tflops, forward_ms, link_gbps;
     int params_given, tokens_given, tflops_given, forward_given;
     int slots_given, threads_given;
@@ -158,6 +158,8 @@ static int check_request(const struct hl_command *cmd, const struct request *q)
         return hl_usage_error(cmd, "--steps must be from 1 to %d", HL_STEP_MAX_REPEATS);
     if (q->slots_given && (q->slots < 2 || q->slots > 1024))
         return hl_usage_error(cmd, "--slots must be from 2 to 1024");
+    if (q->window > 1024 || q->passes > 64)
+        return hl_usage_error(cmd, "--window must be at most 1024, --passes at most 64");
     if (q->threads_given && (q->threads < 1 || q->threads > 4096))
         return hl_usage_error(cmd, "--threads must be from 1 to 4096");
     if (q->forward_given && (q->tokens_given || q->tflops_given))
@@ -183,7 +185,9 @@ static struct hl_step_bench_opts bench_opts(const struct request *q)
                   .slots = q->slots,
                   .slot_bytes = q->slot_bytes,
                   .host_mem_bytes = q->host_mem_bytes,
-                  .nthreads = q->threads},
+                  .nthreads = q->threads,
+                  .window = q->window,
+                  .passes = q->passes},
         .placement = q->placement - 1,
         .overlap = q->overlap - 1,
         .repeats = q->steps,
@@ -291,6 +295,10 @@ int hl_cmd_bench_step(int argc, char **argv)
          &q.slots_given},
         {"slot-bytes", HL_FLAG_SIZE, &q.slot_bytes, "SIZE",
          "of one (default 32MiB, less for few records)", NULL},
+        {"window", HL_FLAG_NUMBER, &q.window, "N", "units on the device (default: the engine's)",
+         NULL},
+        {"passes", HL_FLAG_NUMBER, &q.passes, "N",
+         "over the model in a step, compute shared among them (default 1)", NULL},
         {"host-mem", HL_FLAG_SIZE, &q.host_mem_bytes, "SIZE",
          "budget of placement nvme (default: the least)", NULL},
         {"threads", HL_FLAG_NUMBER, &q.threads, "N", "of the optimizer (default: cores allowed)",

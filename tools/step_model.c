@@ -44,7 +44,7 @@ struct hl_step_model {
     struct haul_engine *engine;
     struct haul_unit **unit;
     struct lane lane;
-    struct work *work; /* (2 * units,) */
+    struct work *work; /* (passes, 2 * units) */
     uint16_t *pattern; /* (PATTERN_ELEMS,) small BF16 numbers */
 };
 
@@ -115,9 +115,13 @@ static uint64_t unit_elems(const struct hl_step_model_opts *o, uint32_t unit)
     return o->params / o->units + (unit < o->params % o->units);
 }
 
-static int forward(struct hl_step_model *m, uint32_t i, double s)
+static uint32_t passes_of(const struct hl_step_model_opts *o)
 {
-    struct work *w = &m->work[i];
+    return o->passes ? o->passes : 1;
+}
+
+static int forward(struct hl_step_model *m, struct work *w, uint32_t i, double s)
+{
     struct haul_view view;
     int rc = haul_unit_acquire(m->unit[i], m->stream, &view);
 
@@ -127,9 +131,10 @@ static int forward(struct hl_step_model *m, uint32_t i, double s)
     return rc < 0 ? rc : haul_unit_release(m->unit[i], m->stream);
 }
 
-static int backward(struct hl_step_model *m, uint32_t i, double s, int grads)
+static int backward(struct hl_step_model *m, struct work *w, uint32_t i,
+                    const struct hl_step_compute *c)
 {
-    struct work *w = &m->work[m->opts.units + i];
+    double s = c->backward_s / m->opts.units / passes_of(&m->opts);
     struct haul_view view, grad;
     int rc;
 
@@ -140,7 +145,7 @@ static int backward(struct hl_step_model *m, uint32_t i, double s, int grads)
     *w = (struct work){.model = m,
                        .ns = (uint64_t)(s * 1e9),
                        .elems = unit_elems(&m->opts, i),
-                       .grad = grads ? haul_view_tensor(&grad, 0) : NULL,
+                       .grad = c->grads ? haul_view_tensor(&grad, 0) : NULL,
                        .zeroed = 1};
     if ((rc = haul_device_launch(m->dev, m->stream, compute, w)) < 0 ||
         (rc = haul_unit_reduce(m->unit[i], m->stream)) < 0)
@@ -148,18 +153,28 @@ static int backward(struct hl_step_model *m, uint32_t i, double s, int grads)
     return haul_unit_release(m->unit[i], m->stream);
 }
 
+/* Forward and backward over the model. work: (2 * units,) */
+static int run_pass(struct hl_step_model *m, struct work *work, const struct hl_step_compute *c)
+{
+    uint32_t n = m->opts.units;
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        rc = forward(m, &work[i], i, c->forward_s / n / passes_of(&m->opts));
+    for (uint32_t i = n; rc == 0 && i-- > 0;)
+        rc = backward(m, &work[n + i], i, c);
+    return rc;
+}
+
 int hl_step_model_run(struct hl_step_model *m, const struct hl_step_compute *c, double *wall_s,
                       struct haul_report *report)
 {
     struct haul_step step = {.lr = 1e-4, .weight_decay = 0.01, .clip_norm = 1};
-    uint32_t n = m->opts.units;
     uint64_t begin = hl_clock_ns();
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && i < n; i++)
-        rc = forward(m, i, c->forward_s / n);
-    for (uint32_t i = n; rc == 0 && i-- > 0;)
-        rc = backward(m, i, c->backward_s / n, c->grads);
+    for (uint32_t p = 0; rc == 0 && p < passes_of(&m->opts); p++)
+        rc = run_pass(m, &m->work[2ull * m->opts.units * p], c);
     if (rc == 0)
         rc = haul_engine_step(m->engine, &step, report);
     *wall_s = (double)(hl_clock_ns() - begin) * 1e-9;
@@ -268,6 +283,9 @@ static int open_engine(struct hl_step_model *m, uint64_t host_mem_bytes)
     o.host_mem_bytes = host_mem_bytes;
     if (s->slots)
         o.slots = s->slots;
+    if (s->window)
+        o.window = s->window;
+    o.passes = passes_of(s);
     o.slot_bytes = hl_step_slot_bytes(s, o.slots);
     if (hl_step_pages(s->placement)) {
         o.nvme_dirs = s->dirs;
@@ -322,7 +340,8 @@ static int prepare(struct hl_step_model *m)
     int rc;
 
     if ((rc = hl_sys_alloc_array(m->opts.units, sizeof *m->unit, (void **)&m->unit)) < 0 ||
-        (rc = hl_sys_alloc_array(2ull * m->opts.units, sizeof *m->work, (void **)&m->work)) < 0 ||
+        (rc = hl_sys_alloc_array(2ull * m->opts.units * passes_of(&m->opts), sizeof *m->work,
+                                 (void **)&m->work)) < 0 ||
         (rc = hl_sys_alloc_array(PATTERN_ELEMS, sizeof *m->pattern, (void **)&m->pattern)) < 0 ||
         (rc = open_device(m)) < 0 || (rc = find_budget(m, &budget)) < 0)
         return rc;

@@ -33,6 +33,8 @@ struct hl_step_model_opts {
     uint64_t
         host_mem_bytes; /* NVME and MIXED: instead of the budget that the placement means; 0: not */
     uint32_t nthreads;  /* 0: the engine's default */
+    uint32_t window;    /* likewise */
+    uint32_t passes;    /* over the model in a step, each with its share of the compute; 0: 1 */
 };
 
 struct hl_step_model;

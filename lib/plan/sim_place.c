@@ -246,9 +246,9 @@ static int place_on_device(struct sim *s, struct sizes *z, uint64_t tier[HAUL_NT
         return 0;
     for (uint32_t i = 0; i < s->nunits; i++) {
         const struct sim_unit *u = unit_at(s, i);
-        uint64_t each =
-            (o->master == HAUL_MASTER_SPLIT ? 10 : 12) + (s->passes > 1 ? 4 : o->grad_bytes);
-        z->bytes[i] = u->own * each + (hl_sim_on_host(u) ? 2 * u->rest : 0);
+        const uint64_t grads = o->stage == 1 && s->passes == 1 ? u->elems : u->own;
+        z->bytes[i] = u->record_bytes + grads * (s->passes > 1 ? 4 : o->grad_bytes) +
+                      (hl_sim_on_host(u) ? 2 * u->rest : 0);
     }
     (void)hl_place_evenly(z->bytes, s->nunits, o->device_mem_bytes - used, z->chosen);
     for (uint32_t i = 0; i < s->nunits; i++)

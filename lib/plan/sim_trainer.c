@@ -237,8 +237,9 @@ static bool stashes(const struct sim *s, uint64_t k)
 
 static void compute(struct sim *s, uint64_t k, uint32_t unit)
 {
-    /* the gradient's buffer is zeroed first */
-    const double zeros = reduces_here(s, k) ? 4 * (double)s->unit[unit].elems : 0;
+    /* the gradient's buffer is zeroed first; a time that was given has that in it */
+    const bool given = s->o->forward_s > 0 || s->o->backward_s > 0;
+    const double zeros = !given && reduces_here(s, k) ? 4 * (double)s->unit[unit].elems : 0;
     const double each = visit_s(s, k);
 
     (void)hl_sim_put(s, SIM_COMPUTE,
