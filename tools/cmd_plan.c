@@ -6,13 +6,14 @@
 #include "flags.h"
 #include "plan_report.h"
 #include "plan_tiers.h"
+#include "profile.h"
 
 struct plan_args {
     struct haul_plan_opts opts;
     struct hl_rates rates;
     int dtype, master, grad_dtype; /* indices of the choices */
     int no_recompute, json;
-    const char *html;
+    const char *html, *profile;
     double tokens, tflops, link_gbps, mem_gbps, drive_gbps;
     int layers_given, hidden_given, seq_given, other_shape_given, params_given, passes_given;
 };
@@ -89,11 +90,35 @@ static int check_params(const struct hl_command *cmd, const struct plan_args *a)
     return HL_FLAGS_GO;
 }
 
-static void finish_rates(const struct plan_args *a, struct hl_plan_report *r)
+/* The rates of a profile; the slower direction of its links, and of its memory what an update reaches. */
+static int take_profile(const char *name, struct hl_rates *out)
+{
+    struct hl_profile p;
+    int rc = hl_profile_load(name, &p);
+    const struct hl_sim_rates *r = &p.rates;
+
+    if (rc < 0)
+        return rc;
+    *out = (struct hl_rates){.flops_per_s = r->flops_per_s,
+                             .link_bytes_per_s = r->h2d_bytes_per_s < r->d2h_bytes_per_s
+                                                     ? r->h2d_bytes_per_s
+                                                     : r->d2h_bytes_per_s,
+                             .mem_bytes_per_s = r->mem_bytes_per_s,
+                             .drive_read_bytes_per_s = r->drive_read_bytes_per_s,
+                             .drive_write_bytes_per_s = r->drive_write_bytes_per_s};
+    return 0;
+}
+
+static int finish_rates(const struct plan_args *a, struct hl_plan_report *r)
 {
     const struct haul_shape *s = &r->opts.shape;
+    int rc = 0;
 
     hl_rates_init(&r->rates);
+    if (a->profile)
+        rc = take_profile(a->profile, &r->rates);
+    if (rc < 0)
+        return rc;
     if (a->tflops > 0)
         r->rates.flops_per_s = a->tflops * 1e12;
     if (a->link_gbps > 0)
@@ -102,12 +127,14 @@ static void finish_rates(const struct plan_args *a, struct hl_plan_report *r)
         r->rates.mem_bytes_per_s = a->mem_gbps * 1e9;
     if (a->drive_gbps > 0)
         r->rates.drive_read_bytes_per_s = r->rates.drive_write_bytes_per_s = a->drive_gbps * 1e9;
-    r->rates_given = a->tflops > 0 || a->link_gbps > 0 || a->mem_gbps > 0 || a->drive_gbps > 0;
+    r->rates_given =
+        a->profile || a->tflops > 0 || a->link_gbps > 0 || a->mem_gbps > 0 || a->drive_gbps > 0;
     r->tokens = a->tokens;
     if (r->tokens <= 0) {
         const double per_rank = s->layers > 0 ? (double)s->seq * (double)s->batch : 4096;
         r->tokens = per_rank * r->opts.ranks * r->opts.passes;
     }
+    return 0;
 }
 
 static int work_out(const struct plan_args *a, struct hl_plan_report *r)
@@ -119,9 +146,9 @@ static int work_out(const struct plan_args *a, struct hl_plan_report *r)
     if (rc < 0)
         return rc;
     r->best = hl_plan_recommend(r->rows);
-    finish_rates(a, r);
-    if (r->best < 0)
-        return 0;
+    rc = finish_rates(a, r);
+    if (rc < 0 || r->best < 0)
+        return rc;
     return hl_plan_bounds(&r->opts, &r->rows[r->best], r->tokens, &r->rates, &r->bounds);
 }
 
@@ -183,6 +210,8 @@ int hl_cmd_plan(int argc, char **argv)
         {"no-recompute", HL_FLAG_SWITCH, &a.no_recompute, NULL, "keep all activations", NULL},
         {"tokens", HL_FLAG_REAL, &a.tokens, "T",
          "tokens per step, all ranks (default B*S*N*G, without a shape 4096*N*G)", NULL},
+        {"profile", HL_FLAG_TEXT, &a.profile, "NAME|FILE", "rates (haul profile show; haul tune)",
+         NULL},
         {"tflops", HL_FLAG_REAL, &a.tflops, "X", "useful TFLOP/s of a device (default 140)", NULL},
         {"link-gbps", HL_FLAG_REAL, &a.link_gbps, "X", "GB/s of a link, one direction (default 25)",
          NULL},
