@@ -4,6 +4,7 @@ Usage: train_gpt_ranks.py PROGRAM fast|slow FOLDER [WORD...]; FOLDER holds fake_
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -141,15 +142,17 @@ def kill_one_of_four(rng, timeout_s):
     """mpirun itself would end the survivors: --enable-recovery leaves that to them."""
     with tempfile.TemporaryDirectory() as folder:
         words = [launcher(), "--oversubscribe", "--enable-recovery", "-n", "4", train_gpt_runner.PROGRAM,
-                 *SMALL, "--steps", 1000000, "--quiet", "--stage", rng.randrange(4)]
+                 *SMALL, "--steps", 1000000, "--quiet", "--stage", rng.randrange(4), "--save", "saved",
+                 "--save-every", 20]
         job = subprocess.Popen([str(w) for w in words], cwd=folder, text=True, stderr=subprocess.PIPE,
                                stdout=subprocess.PIPE,
                                env=dict(os.environ, **MPI_ENV, TRAIN_GPT_TIMEOUT_S=str(timeout_s)))
-        for _ in range(600):
-            if len(children(job.pid)) == 4:
+        saved = os.path.join(folder, "saved")
+        for _ in range(1200):
+            if len(children(job.pid)) == 4 and os.path.exists(os.path.join(saved, "latest")):
                 break
             time.sleep(0.05)
-        time.sleep(rng.uniform(0.5, 3))
+        time.sleep(rng.uniform(0, 3))
         victim = rng.choice(children(job.pid))
         os.kill(victim, signal.SIGKILL)
         killed = time.monotonic()
@@ -164,6 +167,10 @@ def kill_one_of_four(rng, timeout_s):
         said = [line for line in err.splitlines() if line.startswith("train_gpt: rank ")]
         assert len({line.split()[2] for line in said}) == 3, err
         assert took < timeout_s + 10, took
+        steps = int(re.search(r"[0-9]+", open(os.path.join(saved, "latest")).read()).group())
+        resumed = train(2, *SMALL, "--resume", saved, "--steps", steps + 22)
+        # the kill may have come between a complete checkpoint and the file that points to it
+        assert resumed.lines[0]["step"] in (steps + 1, steps + 21), resumed.lines
         return took
 
 
