@@ -34,6 +34,7 @@ struct setting {
 };
 
 static const uint32_t blocks[] = {512u << 10, 1u << 20, 2u << 20, 4u << 20, 8u << 20};
+#define LEAST_BYTES (576ull << 20) /* what a trial with the largest of them takes */
 static const uint32_t depths[] = {2, 4, 8, 12, 16, 24, 32};
 #define NDEPTHS (sizeof depths / sizeof *depths)
 
@@ -280,5 +281,7 @@ int hl_cmd_tune(int argc, char **argv)
         return rc;
     if (!req.dirs.nitems)
         return hl_usage_error(&cmd, "--dir is missing");
+    if (req.bytes < LEAST_BYTES)
+        return hl_usage_error(&cmd, "--bytes: give at least 576MiB, for 8 MiB blocks in flight");
     return run(&cmd, &req);
 }
