@@ -179,6 +179,7 @@ static void run_life(struct life *l, const char *what)
                                   .slots = l->slots ? l->slots : 4,
                                   .window = 2,
                                   .slot_bytes = 60000,
+                                  .io_method = UNDER_SANITIZER ? HAUL_IO_THREADS : HAUL_IO_AUTO,
                                   .nvme_dir = l->spot->records + l->spot->params > 0 ? dir : NULL,
                                   .stage = l->stage,
                                   .world = world,

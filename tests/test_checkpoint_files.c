@@ -93,13 +93,13 @@ static void accepted(struct saved *s, const char *what)
     cr_assert_eq(s->life.info.nskipped, 0, "%s", what);
 }
 
-Test(checkpoint_files, damage_is_refused_by_name_and_the_older_one_taken, .init = make_dir,
-     .fini = remove_dir)
+Test(checkpoint_files, damage_is_refused_by_name_and_the_older_one_taken)
 {
     char zero[320], one[320], manifest[320], user[320], aside[320];
     struct saved s;
     struct stat st;
 
+    make_dir();
     haul_log_set(quiet, NULL, HAUL_LOG_ERROR);
     make_saved(&s);
     accepted(&s, "untouched");
@@ -153,13 +153,14 @@ Test(checkpoint_files, damage_is_refused_by_name_and_the_older_one_taken, .init 
     load_path(&s, s.root);
     cr_assert_not_null(strstr(s.life.info.skipped, "step-0000000002: "), "%s", s.life.info.skipped);
     random_shape_free(&s.shape);
+    remove_dir();
 }
 
-Test(checkpoint_files, another_model_is_refused_by_unit_and_tensor, .init = make_dir,
-     .fini = remove_dir)
+Test(checkpoint_files, another_model_is_refused_by_unit_and_tensor)
 {
     struct saved s;
 
+    make_dir();
     make_saved(&s);
     struct random_unit *u = &s.shape.unit[0];
     uint32_t t = 0;
@@ -186,6 +187,7 @@ Test(checkpoint_files, another_model_is_refused_by_unit_and_tensor, .init = make
     cr_assert_not_null(strstr(s.life.text, "units"), "%s", s.life.text);
     s.shape.nunits++;
     random_shape_free(&s.shape);
+    remove_dir();
 }
 
 /* ---- one engine, one rank ---- */
@@ -278,23 +280,27 @@ static void sweep(int background)
     cr_assert_eq(rc, 0, "%s", haul_last_error());
 }
 
-Test(checkpoint_files, a_save_unwinds_from_every_failure, .init = open_run, .fini = close_run)
+Test(checkpoint_files, a_save_unwinds_from_every_failure)
 {
+    open_run();
     haul_log_set(quiet, NULL, HAUL_LOG_ERROR);
     sweep(0);
+    close_run();
 }
 
-Test(checkpoint_files, a_save_behind_training_unwinds_from_every_failure, .init = open_run,
-     .fini = close_run)
+Test(checkpoint_files, a_save_behind_training_unwinds_from_every_failure)
 {
+    open_run();
     haul_log_set(quiet, NULL, HAUL_LOG_ERROR);
     sweep(1);
+    close_run();
 }
 
-Test(checkpoint_files, a_load_unwinds_from_every_failure, .init = open_run, .fini = close_run)
+Test(checkpoint_files, a_load_unwinds_from_every_failure)
 {
     int rc = -1;
 
+    open_run();
     haul_log_set(quiet, NULL, HAUL_LOG_ERROR);
     cr_assert_eq(random_step(&run, NULL), 0, "%s", haul_last_error());
     uint64_t before = digest();
@@ -314,36 +320,40 @@ Test(checkpoint_files, a_load_unwinds_from_every_failure, .init = open_run, .fin
         cr_assert_eq(digest(), before, "call %d", (int)n);
     }
     cr_assert_eq(rc, 0, "%s", haul_last_error());
+    close_run();
 }
 
-Test(checkpoint_files, the_newest_and_every_mth_stay, .init = open_run, .fini = close_run)
+Test(checkpoint_files, the_newest_and_every_mth_stay)
 {
+    open_run();
     for (unsigned step = 1; step <= 9; step++) {
         cr_assert_eq(random_step(&run, NULL), 0, "%s", haul_last_error());
         cr_assert_eq(save(2, 4, step % 2), 0, "%s", haul_last_error());
         cr_assert_leq(count_names(root, "step-"), 4);
     }
     cr_assert_eq(count_names(root, "step-"), 3); /* 4, 8 and 9 */
+    close_run();
 }
 
-Test(checkpoint_files, a_step_that_is_saved_again_is_the_newest, .init = open_run,
-     .fini = close_run)
+Test(checkpoint_files, a_step_that_is_saved_again_is_the_newest)
 {
     struct haul_checkpoint_info info = {.struct_size = sizeof info};
 
+    open_run();
     for (unsigned i = 0; i < 3; i++)
         cr_assert_eq(save(0, 0, 0), 0, "%s", haul_last_error());
     cr_assert_eq(count_names(root, "step-"), 3);
     cr_assert_eq(haul_checkpoint_load(run.engine, root, NULL, &info), 0);
     cr_assert_not_null(strstr(info.path, "/step-0000000000.3"), "%s", info.path);
+    close_run();
 }
 
-Test(checkpoint_files, a_save_is_between_steps_and_the_only_one_in_its_root, .init = open_run,
-     .fini = close_run)
+Test(checkpoint_files, a_save_is_between_steps_and_the_only_one_in_its_root)
 {
     struct haul_view view;
     int fd;
 
+    open_run();
     cr_assert_eq(haul_unit_acquire(run.unit[0], run.stream, &view), 0);
     cr_assert_eq(save(0, 0, 0), HAUL_E_STATE);
     cr_assert_eq(save(0, 0, 1), HAUL_E_STATE);
@@ -357,13 +367,15 @@ Test(checkpoint_files, a_save_is_between_steps_and_the_only_one_in_its_root, .in
     cr_assert_eq(save(0, 0, 0), 0, "%s", haul_last_error());
     cr_assert_eq(haul_checkpoint_load(NULL, root, NULL, NULL), -EINVAL);
     cr_assert_eq(haul_checkpoint_save(run.engine, NULL, NULL), -EINVAL);
+    close_run();
 }
 
-Test(checkpoint_files, closing_gives_up_what_is_not_complete, .init = open_run)
+Test(checkpoint_files, closing_gives_up_what_is_not_complete)
 {
     struct haul_checkpoint_save_opts o;
     int64_t files = hl_sys_live(HL_SYS_FD);
 
+    open_run();
     haul_checkpoint_save_opts_init(&o);
     o.background = 1;
     cr_assert_eq(random_step(&run, NULL), 0, "%s", haul_last_error());

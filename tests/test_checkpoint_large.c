@@ -76,11 +76,12 @@ static void save_and_load(double gb, int background)
     remove_tree(root);
 }
 
-Test(checkpoint_large, saving_and_loading_take_less_than_64_mib, .init = make_dir,
-     .fini = remove_dir)
+Test(checkpoint_large, saving_and_loading_take_less_than_64_mib)
 {
     const char *gb = getenv("HAUL_TEST_GB");
 
+    make_dir();
     for (int background = 0; background < 2; background++)
         save_and_load(gb ? atof(gb) : 2, background);
+    remove_dir();
 }
