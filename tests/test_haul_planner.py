@@ -161,6 +161,12 @@ def a_browser_moves_it(folder):
                       "const e = document.getElementById(id); e.value = v; e.dispatchEvent(new Event('change')); }")
         assert "Stage 0, offload none: does not fit" in here.evaluate(read % "verdict")
         assert here.complaints() == []
+        plan("--params", "13B", "--profile", "4x3090", "--html", folder + "/profile.html")
+        here.open(folder + "/profile.html")
+        said, seconds = here.evaluate(read % "command"), here.evaluate(read % "step")
+        command = json.loads(subprocess.run([HAUL, *said.split()[1:], "--json"], capture_output=True, text=True,
+                                            check=True).stdout)
+        assert "at least %.4g s" % command["recommended"]["lower_bounds"]["step_s"] in seconds, (said, seconds)
     finally:
         here.close()
     return None

@@ -115,6 +115,7 @@ static int finish_rates(const struct plan_args *a, struct hl_plan_report *r)
     int rc = 0;
 
     hl_rates_init(&r->rates);
+    r->profile = a->profile;
     if (a->profile)
         rc = take_profile(a->profile, &r->rates);
     if (rc < 0)

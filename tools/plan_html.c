@@ -1,7 +1,9 @@
 /* plan_html.c: haul plan --html: a page that works the plan out anew when something is changed. */
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fail.h"
@@ -23,6 +25,17 @@ static void budget(FILE *out, const char *name, uint64_t bytes)
         fprintf(out, " %s: %" PRIu64 ",", name, bytes);
 }
 
+/* A name as JavaScript, in which no "</script>" ends the page's. */
+static void name(FILE *out, const char *key, const char *text)
+{
+    json_t *string = json_string(text);
+    char *said = string != NULL ? json_dumps(string, JSON_ENCODE_ANY | JSON_ESCAPE_SLASH) : NULL;
+
+    fprintf(out, " %s: %s,", key, said != NULL ? said : "null");
+    free(said);
+    json_decref(string);
+}
+
 /* Where the controls begin: what the command was given. */
 static void start(FILE *out, const struct hl_plan_report *r)
 {
@@ -34,6 +47,7 @@ static void start(FILE *out, const struct hl_plan_report *r)
     fprintf(out, " dtype: \"%s\", gradDtype: \"%s\", master: \"%s\",\n ",
             hl_plan_dtype_name(o->dtype), hl_plan_dtype_name(o->grad_dtype),
             o->master == HAUL_MASTER_SPLIT ? "split" : "fp32");
+    name(out, "profile", r->profile);
     budget(out, "deviceMem", o->device_mem_per_rank);
     budget(out, "hostMem", o->host_mem_per_node);
     budget(out, "nvmeMem", o->nvme_mem_per_node);

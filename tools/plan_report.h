@@ -10,6 +10,7 @@ struct hl_plan_report {
     int best; /* index into rows; -1: none fits */
     struct hl_rates rates;
     double tokens;
+    const char *profile;     /* whose rates they are, as it was given; NULL: none */
     int rates_given;         /* 1: at least one rate is not the default */
     struct hl_bounds bounds; /* of the best row */
 };

@@ -156,10 +156,11 @@ function showBounds(b) {
 }
 
 function command() {
-  const words = ["haul plan"];
+  const words = ["haul plan"].concat(point.profile === null ? [] : ["--profile " + point.profile]);
   for (const [name, , , , kind, flag] of SLIDERS) {
     const value = name === "drive" ? point.driveRead : point[name];
-    if (value !== Infinity)
+    const fromProfile = name === "drive" && point.driveRead !== point.driveWrite;
+    if (value !== Infinity && !fromProfile)
       words.push(flag + " " + (kind === "tera" || kind === "giga" ? shown(kind, value) : String(value)));
   }
   words.push("--dtype " + point.dtype, "--grad-dtype " + point.gradDtype, "--master " + point.master);
