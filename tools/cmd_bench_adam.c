@@ -5,6 +5,7 @@
 
 #include "arith.h"
 #include "bench_adam.h"
+#include "bench_plot.h"
 #include "commands.h"
 #include "flags.h"
 #include "kernel_table.h"
@@ -14,6 +15,7 @@ struct request {
     uint32_t threads, repeats;
     int layout, grad, out, optimizer, moments, variant; /* indices of the words below */
     int norm, whole_step, json;
+    const char *plot;
 };
 
 enum { LAYOUT_ALL = 0, LAYOUT_FP32, LAYOUT_SPLIT };
@@ -40,6 +42,7 @@ struct report {
     int bound;
     json_t *cases; /* NULL: print lines */
     int failed;    /* a line could not be added */
+    struct hl_bench_plot plot;
 };
 
 static void put_header(const struct report *r, unsigned checked)
@@ -83,6 +86,8 @@ static void put_case(struct report *r, const struct hl_bench_case *c,
     int rounds = !c->norm && c->opt.moment_dtype == HAUL_BF16;
     json_t *o;
 
+    hl_bench_plot_add(&r->plot, x->ns_per_elem, x->roof_ns_per_elem, "%s %s %s",
+                      hl_isa_name(c->isa), rule, layout_name(c));
     if (!r->cases) {
         printf("%-8s %-8s %-7s %-5s %-5s %8.4f %8.1f %8.4f %7.3f %7.3f %8.4f %8.4f  %s%s\n",
                hl_isa_name(c->isa), rule, layout_name(c), dtype_names[c->grad], out_name(c),
@@ -111,6 +116,8 @@ static void put_whole_step(struct report *r, const struct hl_bench_case *c,
 {
     json_t *o;
 
+    hl_bench_plot_add(&r->plot, x->ns_per_elem, x->separate_ns_per_elem, "%s %s",
+                      hl_isa_name(c->isa), layout_name(c));
     if (!r->cases) {
         printf("whole step, %s, %s, gradients %s:\n", hl_isa_name(c->isa), layout_name(c),
                dtype_names[c->grad]);
@@ -248,7 +255,13 @@ static int check_request(const struct hl_command *cmd, const struct request *q)
 
 static int run_request(const struct hl_command *cmd, const struct request *q)
 {
-    struct report r = {.req = q, .opts = {.repeats = q->repeats}};
+    struct report r = {.req = q,
+                       .opts = {.repeats = q->repeats},
+                       .plot = {.path = q->plot,
+                                .title = "Optimizer kernels beside their roof, median",
+                                .unit = "ns per element",
+                                .value = "kernel",
+                                .bound = q->whole_step ? "separate passes" : "roof"}};
     int rc;
 
     r.cores = haul_optim_threads(1);
@@ -262,6 +275,8 @@ static int run_request(const struct hl_command *cmd, const struct request *q)
     rc = run_all(&r);
     if (rc == 0 && q->json)
         rc = print_json(&r);
+    if (rc == 0)
+        rc = hl_bench_plot_draw(&r.plot);
     json_decref(r.cases);
     return rc < 0 ? hl_report_error(cmd, rc) : HL_EXIT_OK;
 }
@@ -286,6 +301,7 @@ int hl_cmd_bench_adam(int argc, char **argv)
         {"norm", HL_FLAG_SWITCH, &q.norm, NULL, "the norm beside a read-only roof", NULL},
         {"whole-step", HL_FLAG_SWITCH, &q.whole_step, NULL,
          "from landed gradient to published parameter, and the same as separate passes", NULL},
+        {"plot", HL_FLAG_TEXT, &q.plot, "FILE.svg", "the same drawn by gnuplot", NULL},
         {"json", HL_FLAG_SWITCH, &q.json, NULL, "machine-readable", NULL},
     };
     const struct hl_command cmd = {

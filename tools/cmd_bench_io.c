@@ -1,12 +1,14 @@
 /* cmd_bench_io.c: haul bench io. */
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "bench_io.h"
+#include "bench_plot.h"
 #include "commands.h"
 #include "flags.h"
 #include "haul/size.h"
@@ -20,7 +22,7 @@ struct request {
     uint32_t read_depth, write_depth, repeats;
     int depth_given, write_depth_given, block_given;
     int method, verify, pages, vs_fio, page_rows, json;
-    const char *profile;
+    const char *profile, *plot;
 };
 
 /* One kind of run, over all repeats. */
@@ -432,6 +434,21 @@ static int check_request(const struct hl_command *cmd, const struct request *req
     return HL_FLAGS_GO;
 }
 
+static int draw(const struct bench *b)
+{
+    struct hl_bench_plot plot = {.path = b->req->plot,
+                                 .title = "A store, median",
+                                 .unit = "GB/s",
+                                 .value = "haul",
+                                 .bound = "fio, the best of a sweep"};
+
+    for (unsigned p = 0; p < HL_IO_NPATTERNS; p++)
+        hl_bench_plot_add(&plot, median(b->ours.gb_per_s[p], b->ours.n),
+                          b->fio.n ? median(b->fio.gb_per_s[p], b->fio.n) : NAN, "%s",
+                          pattern_names[p]);
+    return hl_bench_plot_draw(&plot);
+}
+
 static int run(const struct request *req)
 {
     double weights[HL_FLAG_LIST_MAX];
@@ -453,6 +470,8 @@ static int run(const struct request *req)
         root = describe(&b);
         rc = print(&b, root);
         json_decref(root);
+        if (rc == 0)
+            rc = draw(&b);
     }
     hl_bench_io_close(b.io);
 drop_rows:
@@ -481,6 +500,7 @@ int hl_cmd_bench_io(int argc, char **argv)
          NULL},
         {"page-rows", HL_FLAG_SWITCH, &req.page_rows, NULL,
          "also reads on each kind of pages, beside libaio", NULL},
+        {"plot", HL_FLAG_TEXT, &req.plot, "FILE.svg", "the same drawn by gnuplot", NULL},
         {"json", HL_FLAG_SWITCH, &req.json, NULL, "one object on stdout", NULL},
     };
     const struct hl_command cmd = {

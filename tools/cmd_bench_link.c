@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bench_link.h"
+#include "bench_plot.h"
 #include "commands.h"
 #include "flags.h"
 #include "haul/device_cuda.h"
@@ -22,6 +23,7 @@ struct request {
     double link_gbps;
     uint32_t repeats, ordinal;
     int device, ordinal_given, json;
+    const char *plot;
 };
 
 /* Medians of one size and kind of memory. */
@@ -185,6 +187,21 @@ static int print_json(const struct haul_device *dev, const struct request *req,
     return rc;
 }
 
+static int draw(const struct haul_device *dev, const struct request *req, const struct result *res)
+{
+    char title[96], size[32];
+    struct hl_bench_plot plot = {
+        .path = req->plot, .title = title, .unit = "GB/s", .value = "h2d", .bound = "d2h"};
+
+    snprintf(title, sizeof title, "Copies of the link, %s", haul_device_name(dev));
+    for (unsigned i = 0; i < res->nrows; i++)
+        hl_bench_plot_add(&plot, res->row[i].gb_per_s[HL_LINK_H2D],
+                          res->row[i].gb_per_s[HL_LINK_D2H], "%s %s",
+                          haul_format_size(res->row[i].bytes, size, sizeof size),
+                          memory_names[res->row[i].memory]);
+    return hl_bench_plot_draw(&plot);
+}
+
 /* ---- the command ---- */
 
 static int open_device(const struct request *req, struct haul_device **out)
@@ -220,6 +237,8 @@ static int run(const struct request *req)
         rc = print_json(dev, req, &res);
     else if (rc == 0)
         print_text(dev, req, &res);
+    if (rc == 0)
+        rc = draw(dev, req, &res);
     closed = haul_device_close(dev);
     return rc < 0 ? rc : closed;
 }
@@ -235,6 +254,7 @@ int hl_cmd_bench_link(int argc, char **argv)
         {"repeats", HL_FLAG_NUMBER, &req.repeats, "N", "of everything (default 7)", NULL},
         {"link-gbps", HL_FLAG_REAL, &req.link_gbps, "G",
          "host: GB/s of the emulated link (default: as fast as memcpy)", NULL},
+        {"plot", HL_FLAG_TEXT, &req.plot, "FILE.svg", "the same drawn by gnuplot", NULL},
         {"json", HL_FLAG_SWITCH, &req.json, NULL, "machine-readable", NULL},
     };
     const struct hl_command cmd = {

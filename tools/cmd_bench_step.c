@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bench_plot.h"
 #include "bench_step.h"
 #include "commands.h"
 #include "fail.h"
@@ -24,6 +25,7 @@ struct request {
     int slots_given, threads_given;
     int placement, overlap, offload, master; /* indices of the words below */
     int no_recompute, no_compute, json;
+    const char *plot;
     struct hl_flag_list dirs;
 };
 
@@ -247,6 +249,20 @@ static int make_scratch(struct request *q)
     return 0;
 }
 
+static int draw(const struct request *q, const struct hl_step_bench *r)
+{
+    struct hl_bench_plot plot = {.path = q->plot,
+                                 .title = "Steps on the emulated device, median",
+                                 .unit = "seconds",
+                                 .value = "step",
+                                 .bound = "bound"};
+
+    for (uint32_t i = 0; i < r->nrows; i++)
+        hl_bench_plot_add(&plot, r->row[i].step_s, r->row[i].bound_s, "%s %s",
+                          hl_step_placement_name(r->row[i].placement), overlap_name(&r->row[i]));
+    return hl_bench_plot_draw(&plot);
+}
+
 static int run(struct request *q)
 {
     struct hl_step_bench_opts opts;
@@ -261,6 +277,8 @@ static int run(struct request *q)
         rc = print_json(q, &result);
     else if (rc == 0)
         print_table(q, &result);
+    if (rc == 0)
+        rc = draw(q, &result);
     return rc;
 }
 
@@ -304,6 +322,7 @@ int hl_cmd_bench_step(int argc, char **argv)
         {"threads", HL_FLAG_NUMBER, &q.threads, "N", "of the optimizer (default: cores allowed)",
          &q.threads_given},
         {"steps", HL_FLAG_NUMBER, &q.steps, "N", "measured of each row (default 7)", NULL},
+        {"plot", HL_FLAG_TEXT, &q.plot, "FILE.svg", "the same drawn by gnuplot", NULL},
         {"json", HL_FLAG_SWITCH, &q.json, NULL, "one object on stdout", NULL},
     };
     const struct hl_command cmd = {
