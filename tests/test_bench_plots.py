@@ -77,11 +77,12 @@ def the_study_of_links_ends_with_its_figures(folder):
     assert done.returncode == 0, done.stderr
     with open(folder + "/penalty.csv") as f:
         rows = list(csv.DictReader(f))
-    assert [(r["link_gbps"], r["overlap"]) for r in rows] == [("1", "off"), ("1", "deferred"), ("4", "off"), ("4", "deferred")]
+    assert [(r["link_gbps"], r["placement"], r["overlap"]) for r in rows] == [
+        (link, placement, overlap) for link in ("1", "4") for placement in ("host", "nvme") for overlap in ("off", "deferred")]
     assert all(float(r["step_s"]) >= 0.99 * float(r["bound_s"]) > 0 for r in rows), rows
     if NO_GNUPLOT:
         return NO_GNUPLOT
-    assert "deferred updates" in words_of(folder + "/penalty.svg")
+    assert "host, deferred" in words_of(folder + "/penalty.svg")
     return None
 
 
