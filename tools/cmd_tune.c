@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
 
 #include "bench_adam.h"
 #include "bench_io.h"
@@ -215,6 +217,21 @@ static int tune_drives(const struct request *req, json_t *drives, json_t *rates)
     return 0;
 }
 
+/* Where and when. */
+static void describe_run(json_t *root)
+{
+    struct utsname u;
+    struct tm day;
+    time_t now = time(NULL);
+    char date[32];
+
+    if (uname(&u) == 0)
+        json_object_set_new(root, "about",
+                            json_sprintf("%s, %s %s", u.nodename, u.sysname, u.release));
+    if (gmtime_r(&now, &day) && strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &day))
+        json_object_set_new(root, "date", json_string(date));
+}
+
 static int save(const struct request *req, const json_t *root)
 {
     const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(6);
@@ -241,6 +258,7 @@ static int run(const struct hl_command *cmd, const struct request *req)
 
     if (!root)
         return HL_EXIT_FAILED;
+    describe_run(root);
     rc = tune_drives(req, drives, rates);
     if (rc < 0) {
         json_decref(root);
