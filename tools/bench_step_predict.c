@@ -10,6 +10,10 @@
 
 #define AT_ONCE 1e18 /* bytes per second of what takes no time */
 
+/* Until a thread of the emulated device, or of the store, is awake: what a copy takes whose bytes take nothing
+ * (haul bench step --params 1Mi --units 64 --placement host --no-compute, a unit's share). */
+#define WAKE_S 50e-6
+
 static double or_at_once(double rate)
 {
     return rate > 0 ? rate : AT_ONCE;
@@ -33,6 +37,8 @@ static struct hl_sim_rates rates_of(const struct hl_step_model_opts *o,
                                  .drive_mixed_bytes_per_s = drive,
                                  .comm_bytes_per_s = AT_ONCE,
                                  .net_bytes_per_s = AT_ONCE,
+                                 .link_latency_s = WAKE_S,
+                                 .drive_latency_s = WAKE_S,
                                  .emulated = 1};
 }
 

@@ -26,6 +26,7 @@ struct hl_sim_rates {
     double drive_mixed_bytes_per_s;                         /* both together */
     double comm_bytes_per_s; /* between ranks of a node: what a rank sends in a collective */
     double net_bytes_per_s;  /* between nodes: what a node sends */
+    /* Until an idle lane begins (link: compute and the optimizer's thread too), and of every collective. */
     double link_latency_s, drive_latency_s, comm_latency_s;
     int emulated; /* the device is host memory: a copy over the link reads and writes it */
 };

@@ -21,9 +21,11 @@ static bool end_job(struct sim *s)
 
 static void work(struct sim *s, uint32_t unit, double bytes)
 {
-    s->optim.work =
-        hl_sim_put(s, SIM_HOST,
-                   (struct sim_op){.work = bytes, .bytes = (uint64_t)bytes, .unit = (int32_t)unit});
+    s->optim.work = hl_sim_put(s, SIM_HOST,
+                               (struct sim_op){.idle_s = s->o->rates.link_latency_s,
+                                               .work = bytes,
+                                               .bytes = (uint64_t)bytes,
+                                               .unit = (int32_t)unit});
 }
 
 /* ---- gradients that have landed ---- */

@@ -14,7 +14,7 @@ static bool publish(struct sim *s)
         if (u->update != SIM_UPDATED)
             continue;
         u->published = hl_sim_put(s, SIM_H2D,
-                                  (struct sim_op){.head_s = s->o->rates.link_latency_s,
+                                  (struct sim_op){.idle_s = s->o->rates.link_latency_s,
                                                   .work = 2 * (double)u->own,
                                                   .bytes = 2 * u->own,
                                                   .wait = {u->released},
@@ -76,7 +76,7 @@ static bool prefetch(struct sim *s)
     struct sim_unit *u = &s->unit[unit];
     struct sim_frame *w = &s->wframe[f];
     w->loaded = hl_sim_put(s, SIM_H2D,
-                           (struct sim_op){.head_s = s->o->rates.link_latency_s,
+                           (struct sim_op){.idle_s = s->o->rates.link_latency_s,
                                            .work = 2 * (double)u->rest,
                                            .bytes = 2 * u->rest,
                                            .wait = {w->released},
@@ -99,20 +99,16 @@ static bool prefetch(struct sim *s)
 static bool submit(struct sim *s, enum sim_slot_kind kind, int slot, uint32_t unit, uint64_t bytes,
                    bool write)
 {
-    const struct sim_stream *st = &s->stream[write ? SIM_WRITE : SIM_READ];
-
     s->flight_bytes += bytes;
     if (s->flight_bytes > s->result.most_flight_bytes)
         s->result.most_flight_bytes = s->flight_bytes;
-    /* what is behind another request starts while that one's end is on its way */
-    (void)hl_sim_put(
-        s, write ? SIM_WRITE : SIM_READ,
-        (struct sim_op){.head_s = st->nput > st->ndone ? 0 : s->o->rates.drive_latency_s,
-                        .work = (double)bytes,
-                        .bytes = bytes,
-                        .unit = (int32_t)unit,
-                        .slot = slot,
-                        .kind = kind});
+    (void)hl_sim_put(s, write ? SIM_WRITE : SIM_READ,
+                     (struct sim_op){.idle_s = s->o->rates.drive_latency_s,
+                                     .work = (double)bytes,
+                                     .bytes = bytes,
+                                     .unit = (int32_t)unit,
+                                     .slot = slot,
+                                     .kind = kind});
     return true;
 }
 

@@ -69,7 +69,7 @@ static int choose_read(struct sim *s)
 static bool submit(struct sim *s, int slot, bool write)
 {
     (void)hl_sim_put(s, write ? SIM_WRITE : SIM_READ,
-                     (struct sim_op){.head_s = s->o->rates.drive_latency_s,
+                     (struct sim_op){.idle_s = s->o->rates.drive_latency_s,
                                      .work = (double)s->stash_slot_bytes,
                                      .bytes = s->stash_slot_bytes,
                                      .unit = -1,
@@ -131,7 +131,7 @@ bool hl_sim_stash_put(struct sim *s, uint64_t bytes, int32_t unit)
     slot->entry = s->depth;
     s->entry[s->depth++] = (struct sim_stash_entry){SIM_IN_HOST, i, bytes};
     slot->done = hl_sim_put(s, SIM_D2H,
-                            (struct sim_op){.head_s = s->o->rates.link_latency_s,
+                            (struct sim_op){.idle_s = s->o->rates.link_latency_s,
                                             .work = (double)bytes,
                                             .bytes = bytes,
                                             .wait = {hl_sim_here(s, SIM_COMPUTE)},
@@ -159,7 +159,7 @@ bool hl_sim_stash_take(struct sim *s, int32_t unit)
     top->state = SIM_IN_HOST;
     s->stash_waiting = false;
     slot->done = hl_sim_put(s, SIM_H2D,
-                            (struct sim_op){.head_s = s->o->rates.link_latency_s,
+                            (struct sim_op){.idle_s = s->o->rates.link_latency_s,
                                             .work = (double)top->bytes,
                                             .bytes = top->bytes,
                                             .wait = {hl_sim_here(s, SIM_COMPUTE), slot->done},

@@ -35,8 +35,10 @@ struct sim_mark {
 #define SIM_WAITS 4
 
 struct sim_op {
-    double head_s; /* latency, before the work */
-    double work;   /* seconds of compute, else bytes */
+    double head_s; /* before the work */
+    double
+        idle_s; /* likewise, where the stream stood idle: else it begins behind the one before it */
+    double work; /* seconds of compute, else bytes */
     uint64_t bytes;
     struct sim_mark wait[SIM_WAITS];
     uint32_t nwaits;
@@ -52,7 +54,7 @@ struct sim_stream {
     uint64_t nput, ndone;
     bool running;
     double head_s, work; /* left of the running one */
-    double began_s;
+    double began_s, ended_s;
     double busy_s, bytes;
 };
 

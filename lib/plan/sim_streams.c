@@ -46,6 +46,7 @@ static void end(struct sim *s, enum sim_stream_id id)
 
     keep_event(s, id, &op);
     st->running = false;
+    st->ended_s = s->now_s;
     st->bytes += (double)op.bytes;
     st->ndone++;
     if (id == SIM_READ || id == SIM_WRITE)
@@ -62,10 +63,10 @@ bool hl_sim_start(struct sim *s)
 
         while (!st->running && (op = head(st)) && may_begin(s, op)) {
             any = st->running = true;
-            st->head_s = op->head_s;
+            st->head_s = op->head_s + (st->ended_s < s->now_s || s->now_s <= 0 ? op->idle_s : 0);
             st->work = op->work;
             st->began_s = s->now_s;
-            if (op->head_s <= 0 && op->work <= 0)
+            if (st->head_s <= 0 && op->work <= 0)
                 end(s, id);
         }
     }

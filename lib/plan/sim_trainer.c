@@ -183,7 +183,7 @@ static struct sim_mark bring_down(struct sim *s, const struct sim_unit *u, uint3
                         .unit = (int32_t)unit};
 
     if (u->offload != HAUL_OFFLOAD_NONE) {
-        op.head_s += s->o->rates.link_latency_s;
+        op.idle_s = s->o->rates.link_latency_s;
         op.bytes = u->travel;
         op.work = (double)op.bytes;
     }
@@ -243,7 +243,8 @@ static void compute(struct sim *s, uint64_t k, uint32_t unit)
     const double each = visit_s(s, k);
 
     (void)hl_sim_put(s, SIM_COMPUTE,
-                     (struct sim_op){.work = each + zeros / s->o->rates.device_mem_bytes_per_s,
+                     (struct sim_op){.idle_s = s->o->rates.link_latency_s,
+                                     .work = each + zeros / s->o->rates.device_mem_bytes_per_s,
                                      .unit = (int32_t)unit});
     *(is_backward(s, k) ? &s->result.backward_s : &s->result.forward_s) += each;
 }

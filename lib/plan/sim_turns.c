@@ -50,7 +50,7 @@ static struct sim_mark lift(struct sim *s, struct sim_unit *u, const struct sim_
     const uint64_t bytes = 2 * (pulls(s, u) ? u->elems : t->gather ? shard : u->rest);
 
     return hl_sim_put(s, SIM_H2D,
-                      (struct sim_op){.head_s = s->o->rates.link_latency_s,
+                      (struct sim_op){.idle_s = s->o->rates.link_latency_s,
                                       .work = (double)bytes,
                                       .bytes = bytes,
                                       .wait = {w->released, w->saved, u->published},
@@ -64,7 +64,7 @@ static struct sim_mark save_others(struct sim *s, const struct sim_unit *u, stru
     const uint64_t bytes = 2 * (u->elems - u->own);
 
     w->saved = hl_sim_put(s, SIM_D2H,
-                          (struct sim_op){.head_s = s->o->rates.link_latency_s,
+                          (struct sim_op){.idle_s = s->o->rates.link_latency_s,
                                           .work = (double)bytes,
                                           .bytes = bytes,
                                           .wait = {w->loaded},
@@ -157,7 +157,7 @@ static bool take_reduce(struct sim *s, const struct sim_turn *t)
     op.nwaits = 2;
     reduced = buf->drained = hl_sim_put(s, SIM_COMM, op);
     *copied = hl_sim_put(s, SIM_D2H,
-                         (struct sim_op){.head_s = device ? 0 : s->o->rates.link_latency_s,
+                         (struct sim_op){.idle_s = device ? 0 : s->o->rates.link_latency_s,
                                          .work = device ? 0 : (double)u->travel,
                                          .bytes = device ? 0 : u->travel,
                                          .wait = {reduced},
