@@ -141,6 +141,52 @@ Test(checkpoint, several_ranks_save_behind_training)
     remove_dir();
 }
 
+/* Where a directory costs nothing the snapshot begins while updates of the step before are under way, and
+ * their records on the way to the drive. */
+static void save_at_once(uint64_t seed, const struct spot *spot, const char *memory)
+{
+    struct random_shape shape;
+    char one[300], what[160];
+
+    random_shape_make(&shape, seed, 6, 3000000);
+    shape.wander = 0;
+    shape.nsteps = 3;
+    snprintf(what, sizeof what, "at once: seed %u, %s", (unsigned)seed, spot->name);
+    struct life saving = {.shape = &shape,
+                          .spot = spot,
+                          .master = seed % 2 ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32,
+                          .until = shape.nsteps,
+                          .save = memory,
+                          .save_every = 1};
+    struct life second = saving;
+    second.save = NULL;
+    saving.opts.background = 1;
+    must_live(&saving, what);
+    for (unsigned at = 1; at <= shape.nsteps; at++) {
+        snprintf(one, sizeof one, "%s/step-%010u", memory, at);
+        second.load = one;
+        must_live(&second, what);
+        cr_assert_eq(second.digest, saving.digest, "%s, saved after %u: another digest", what, at);
+    }
+    remove_tree(memory);
+    random_shape_free(&shape);
+}
+
+Test(checkpoint, a_snapshot_waits_for_updates_and_writes_under_way)
+{
+    char memory[64] = "/dev/shm/haul-ckpt.XXXXXX";
+
+    if (UNDER_SANITIZER || under_valgrind())
+        SKIP("a machine at full speed");
+    if (!mkdtemp(memory))
+        SKIP("a file system in memory: /dev/shm");
+    make_dir();
+    for (uint64_t seed = 3; seed <= 5; seed++)
+        for (unsigned i = 2; i < NSPOTS; i++)
+            save_at_once(seed, &spots[i], memory);
+    remove_dir();
+}
+
 /* ---- another number of ranks, stage, tier, form ---- */
 
 Test(checkpoint, state_goes_to_any_number_of_ranks_stage_tier_and_form)
