@@ -104,6 +104,10 @@ class Sim(unittest.TestCase):
             (["nosuch"], ["--model", "7b", "--profile", "nosuch"]),
             (["--plot"], ["--model", "7b", "--plot", "x.svg"]),
             (["ranks"], ["--model", "7b", "--ranks", "0"]),
+            (["--stage 4"], ["--model", "7b", "--stage", "4"]),
+            (["slots"], ["--model", "7b", "--slots", "1"]),
+            (["window"], ["--model", "7b", "--window", "0"]),
+            (["accum"], ["--model", "7b", "--accum", "5000"]),
         ]:
             done = haul("sim", *args)
             self.assertNotEqual(done.returncode, 0, args)

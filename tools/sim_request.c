@@ -190,6 +190,8 @@ int hl_sim_case_make(const struct hl_command *cmd, const struct hl_sim_request *
     hl_sim_opts_init(&c->opts);
     if (q->ranks < 1)
         return hl_usage_error(cmd, "--ranks 0: give at least 1");
+    if (q->stage > 3)
+        return hl_usage_error(cmd, "--stage %u: stages are 0 to 3", q->stage);
     if ((rc = make_model(cmd, c)) != HL_FLAGS_GO)
         return rc;
     if ((rc = hl_profile_load(q->profile_name, &c->profile)) < 0)
