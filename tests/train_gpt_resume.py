@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """train_gpt_resume.py PROGRAM: runs that end and go on: resumed, signalled, killed, on a full disk.
 
-KILLS in the environment: how often the killed run is killed."""
+KILLS and STEPS in the environment: how often the killed run is killed, how long resumed runs are."""
 import os
 import random
 import re
@@ -15,6 +15,7 @@ from train_gpt_runner import PROGRAM, Skip, main, run, train
 
 SMALL = ["--layers", 2, "--dim", 32, "--heads", 2, "--seq", 32, "--batch", 4]
 KILLS = int(os.environ.get("KILLS", "10"))
+STEPS = int(os.environ.get("STEPS", "40"))
 
 
 def folder():
@@ -30,18 +31,18 @@ def resumed_run_has_the_bits_of_a_straight_one():
         "batches": ["--accum", 2, "--order", "batch", "--stash"],
         "fp32": ["--dtype", "fp32"],
     }
-    straight = train(*SMALL, "--steps", 40)
+    straight = train(*SMALL, "--steps", STEPS)
     for name, flags in mixes.items():
         if name in ("batches", "fp32"):
-            expected = train(*SMALL, *flags, "--steps", 40)
+            expected = train(*SMALL, *flags, "--steps", STEPS)
         else:
             expected = straight
         with folder() as root:
-            first = train(*SMALL, *flags, "--steps", 23, "--save", root, "--save-every", 20)
-            second = train(*SMALL, *flags, "--steps", 40, "--resume", root)
+            first = train(*SMALL, *flags, "--steps", STEPS // 2 + 3, "--save", root, "--save-every", STEPS // 4)
+            second = train(*SMALL, *flags, "--steps", STEPS, "--resume", root)
         assert second.digest == expected.digest, name
         assert first.losses + second.losses == expected.losses, name
-        assert [line["step"] for line in second.lines[:-1]] == list(range(24, 41)), name
+        assert [line["step"] for line in second.lines[:-1]] == list(range(STEPS // 2 + 4, STEPS + 1)), name
 
 
 def skipped_steps_and_loss_scale_go_on():
@@ -216,25 +217,68 @@ def one_checkpoint_bytes():
         return sum((os.path.getsize(os.path.join(path, n)) + 4095) // 4096 * 4096 for n in os.listdir(path))
 
 
-def ranks_stop_together_save_and_go_on():
+def mpirun():
     if shutil.which("mpirun") is None:
         raise Skip("mpirun")
-    mpi = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
-    env = dict(os.environ, OMPI_MCA_btl_vader_single_copy_mechanism="none")
+    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
 
-    def ranks(*flags):
-        done = subprocess.run([*mpi, PROGRAM, *map(str, flags), "--digest", "--quiet"], env=env, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, check=False)
-        if done.returncode == 3:
-            raise Skip("train_gpt under mpirun: " + done.stderr.splitlines()[0])
-        assert done.returncode == 0, done.stderr
-        return done.stdout.split()[-1]
 
+MPI_ENV = dict(os.environ, OMPI_MCA_btl_vader_single_copy_mechanism="none")
+
+
+def ranks(*flags):
+    """The digest of two ranks."""
+    done = subprocess.run([*mpirun(), PROGRAM, *map(str, flags), "--digest", "--quiet"], env=MPI_ENV, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300, check=False)
+    if done.returncode == 3:
+        raise Skip("train_gpt under mpirun: " + done.stderr.splitlines()[0])
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[-1]
+
+
+def ranks_stop_together_save_and_go_on():
     straight = ranks(*SMALL, "--steps", 12)
     with folder() as root:
         saved = ranks(*SMALL, "--steps", 6, "--save", root)
         assert ranks(*SMALL, "--steps", 12, "--resume", root, "--stage", 1) == straight
         assert train(*SMALL, "--steps", 6, "--resume", root).digest == saved, "one rank reads what two wrote"
+
+
+def children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as f:
+            return [int(word) for word in f.read().split()]
+    except OSError:
+        return []
+
+
+def a_rank_that_is_killed_ends_all_and_they_go_on():
+    dice, acknowledged = random.Random(11), 0
+    with folder() as root:
+        log, saves = os.path.join(root, "log"), os.path.join(root, "saves")
+        ranks(*SMALL, "--steps", 3, "--save", saves)
+        for kill in range(max(KILLS // 5, 2)):
+            with open(log, "w") as err:
+                child = subprocess.Popen([*mpirun(), PROGRAM, *map(str, SMALL), "--save", saves, "--save-every", "3",
+                                          "--resume", saves, "--steps", "1000000"], env=MPI_ENV, stderr=err,
+                                         stdout=subprocess.DEVNULL)
+            for _ in range(2000):
+                time.sleep(0.01)
+                with open(log) as f:
+                    if "resumed" in f.read():
+                        break
+            time.sleep(dice.uniform(0, 0.7))
+            of = children(child.pid)
+            assert len(of) >= 2, of
+            os.kill(of[dice.randrange(len(of))], signal.SIGKILL)
+            child.wait(timeout=120)
+            with open(log) as f:
+                text = f.read()
+            at = int(re.search(r"resumed \S+: step (\d+)", text).group(1))
+            assert at >= acknowledged, f"kill {kill}: resumed at {at} after {acknowledged} was acknowledged"
+            acknowledged = max([at] + [int(s) for s in re.findall(r"saved \S+: step (\d+)", text)])
+        last = ranks(*SMALL, "--steps", acknowledged + 20, "--resume", saves)
+    assert last == ranks(*SMALL, "--steps", acknowledged + 20)
 
 
 if __name__ == "__main__":
@@ -250,4 +294,5 @@ if __name__ == "__main__":
         killed_at_any_instant_it_goes_on_to_the_same_bits,
         on_a_full_disk_the_checkpoint_before_stays,
         ranks_stop_together_save_and_go_on,
+        a_rank_that_is_killed_ends_all_and_they_go_on,
     ])
