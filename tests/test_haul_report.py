@@ -94,6 +94,17 @@ def long_runs_are_drawn_in_bins(folder, lines):
     assert len(text) < 100000 and not re.search(r"\b(nan|inf)\b", text)
 
 
+def budgets_of_several_ranks_are_shown_as_they_are(folder, lines):
+    """A rank's line has its own part of the node's budgets."""
+    with open(folder + "/ranks.jsonl", "w") as f:
+        f.write(json.dumps(lines[0]) + "\n")
+        f.write(json.dumps({**lines[-1], "run": {**lines[-1]["run"], "ranks": 4, "local_ranks": 4},
+                            "budgets": {"device": 4000000, "host": 64000000, "nvme": None}}) + "\n")
+    report(folder + "/ranks.jsonl", "-o", folder + "/ranks.html")
+    shown = {row[0]: row[3] for row in rows(page(folder + "/ranks.html"), "Bytes of the tiers")}
+    assert shown == {"device": "4000000", "host": "64000000"}, shown
+
+
 def names_are_text_and_not_markup(folder, lines):
     path = folder + "/<b>&.jsonl"
     with open(path, "w") as f:
@@ -131,7 +142,7 @@ def a_browser_shows_it(folder, lines):
 
 def main():
     cases = (every_number_is_the_run_s, a_trace_gives_one_step_lane_by_lane, long_runs_are_drawn_in_bins,
-             names_are_text_and_not_markup, what_is_wrong_is_said, a_browser_shows_it)
+             budgets_of_several_ranks_are_shown_as_they_are, names_are_text_and_not_markup, what_is_wrong_is_said, a_browser_shows_it)
     failed = 0
     print("1..%d" % len(cases))
     with tempfile.TemporaryDirectory() as folder:

@@ -11,11 +11,10 @@ struct tier {
     double planned, peak, budget; /* budget 0: none */
 };
 
-/* host and nvme budgets are a node's: this rank's part of them. */
+/* All of them this rank's. */
 static uint32_t read_tiers(const struct hl_run *run, struct tier out[HAUL_NTIERS])
 {
     static const char *const keys[HAUL_NTIERS] = {"device", "host", "nvme"};
-    const json_t *local = json_object_get(hl_run_summary(run, "run"), "local_ranks");
     uint32_t n = 0;
 
     for (int i = 0; i < HAUL_NTIERS; i++) {
@@ -24,8 +23,6 @@ static uint32_t read_tiers(const struct hl_run *run, struct tier out[HAUL_NTIERS
             json_number_value(json_object_get(hl_run_summary(run, "planned"), keys[i]));
         double peak = json_number_value(json_object_get(hl_run_summary(run, "peaks"), keys[i]));
 
-        if (i != HAUL_TIER_DEVICE && json_integer_value(local) > 1)
-            budget /= (double)json_integer_value(local);
         if (planned > 0 || peak > 0 || budget > 0)
             out[n++] = (struct tier){keys[i], planned, peak, budget};
     }

@@ -29,7 +29,7 @@ static void json_tiers(FILE *f, const struct tier_bytes tiers[HAUL_NTIERS], bool
                 peak ? tiers[i].peak : tiers[i].planned);
 }
 
-/* Budgets as they were given: device of a rank, host and nvme of a node; null: none was. */
+/* Of this rank: its part of the node's host and nvme; null: none was given. */
 static void json_budgets(FILE *f, const struct args *args)
 {
     const uint64_t budget[HAUL_NTIERS] = {args->device_mem_bytes, args->host_mem_bytes,
