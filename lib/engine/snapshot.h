@@ -88,6 +88,10 @@ int hl_snapshot_read_behind(struct haul_engine *e, uint32_t unit, uint32_t tenso
 /* The unit's next update may run. */
 void hl_snapshot_unit_read(struct haul_engine *e, uint32_t unit);
 
+/* After the last read: 0 when all that was read is of one instant; else what has let updates run before their
+ * units were read. */
+int hl_snapshot_intact(struct haul_engine *e);
+
 /* Have reads end with HAUL_E_STATE, and let all updates run. Any thread. */
 void hl_snapshot_stop(struct haul_engine *e);
 

@@ -145,6 +145,11 @@ static int check(struct haul_engine *e)
     return hl_fail(HAUL_E_STATE, "checkpoint: given up before it was complete");
 }
 
+int hl_snapshot_intact(struct haul_engine *e)
+{
+    return check(e);
+}
+
 static int wait_for_update(struct haul_unit *u)
 {
     struct haul_engine *e = u->engine;

@@ -85,7 +85,12 @@ static void *behind_main(void *user)
     struct behind *b = user;
     const struct hl_ckpt_source source = {read_state, b};
 
-    keep_error(b, hl_ckpt_saving_write(&b->s, &source));
+    int rc = hl_ckpt_saving_write(&b->s, &source);
+
+    if (rc ==
+        0) /* a close, or an engine that failed, lets updates run while the last block is read */
+        rc = hl_snapshot_intact(b->s.e);
+    keep_error(b, rc);
     if (b->rc < 0)
         hl_snapshot_stop(b->s.e); /* no update waits for what will not come */
     else
