@@ -567,6 +567,131 @@ Test(engine_ranks, a_step_that_one_rank_calls_wrongly_is_taken_by_none)
     }
 }
 
+/* ---- calls that differ ---- */
+
+enum differ { OTHER_CALL, STILL_HELD, BAD_RANGE, FILL_FAILS, OTHER_ORDER };
+
+struct caller {
+    enum differ how;
+    struct random_place place;
+    const struct random_shape *shape;
+    pthread_t thread;
+    int rc_open, rc, rc_after;
+    char text[256];
+    uint64_t digest;
+};
+
+static int failing_fill(void *user, const char *unit, uint32_t tensor, uint64_t first, uint64_t n,
+                        float *out)
+{
+    memset(out, 0, n * sizeof *out);
+    return *(const unsigned *)user == 1 ? -EIO : 0;
+}
+
+static int visit(struct random_run *run, unsigned unit)
+{
+    struct haul_view view;
+    int rc = haul_unit_acquire(run->unit[unit], run->stream, &view);
+
+    return rc < 0 ? rc : haul_unit_release(run->unit[unit], run->stream);
+}
+
+/* Rank 1 does otherwise than rank 0. */
+static int call_otherwise(struct caller *c, struct random_run *run)
+{
+    struct haul_step step = {.lr = 1e-3};
+    struct haul_view view;
+    unsigned me = c->place.rank;
+    uint64_t digest;
+    float one;
+    int rc;
+
+    switch (c->how) {
+    case OTHER_CALL:
+        return me ? haul_tensor_read(run->unit[0], 0, 0, 1, &one)
+                  : haul_engine_digest(run->engine, &digest);
+    case STILL_HELD:
+        if ((rc = haul_unit_acquire(run->unit[0], run->stream, &view)) < 0 ||
+            (me == 0 && (rc = haul_unit_release(run->unit[0], run->stream)) < 0))
+            return rc;
+        rc = haul_engine_digest(run->engine, &digest);
+        snprintf(c->text, sizeof c->text, "%s", haul_last_error());
+        if (me == 1 && haul_unit_release(run->unit[0], run->stream) < 0)
+            return 0;
+        return rc;
+    case BAD_RANGE:
+        return haul_tensor_read(run->unit[0], me ? 77 : 0, 0, 1, &one);
+    case FILL_FAILS:
+        return haul_engine_fill(run->engine, failing_fill, &me);
+    case OTHER_ORDER:
+        if ((rc = visit(run, me)) < 0 || (rc = visit(run, !me)) < 0)
+            return rc;
+        return haul_engine_step(run->engine, &step, NULL);
+    }
+    return 0;
+}
+
+static void *caller_main(void *user)
+{
+    struct caller *c = user;
+    struct random_run run;
+
+    c->rc_open = random_open(&run, c->shape, &c->place);
+    if (c->rc_open < 0)
+        return NULL;
+    c->rc = call_otherwise(c, &run);
+    if (!*c->text)
+        snprintf(c->text, sizeof c->text, "%s", c->rc < 0 ? haul_last_error() : "");
+    c->rc_after = haul_engine_digest(run.engine, &c->digest);
+    c->rc_open = random_close(&run);
+    return NULL;
+}
+
+Test(engine_ranks, calls_that_differ_are_refused_on_all_and_harm_nothing)
+{
+    static const struct {
+        enum differ how;
+        int rc[2];
+        const char *text[2];
+    } cases[] = {
+        {OTHER_CALL, {HAUL_E_STATE, HAUL_E_STATE}, {"another call", "another call"}},
+        {STILL_HELD, {HAUL_E_STATE, HAUL_E_STATE}, {"another rank's call", "are held"}},
+        {BAD_RANGE, {HAUL_E_STATE, -EINVAL}, {"another rank's call", "tensor 77"}},
+        {FILL_FAILS, {HAUL_E_STATE, -EIO}, {"failed on another rank", "callback failed"}},
+        {OTHER_ORDER, {HAUL_E_STATE, HAUL_E_STATE}, {"different orders", "different orders"}},
+    };
+    struct random_shape shape = even_shape(2);
+
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct thread_world *world = thread_world_open(2);
+        struct caller c[2];
+        random_watch("calls that differ", 60);
+        for (unsigned r = 0; r < 2; r++) {
+            c[r] = (struct caller){.how = cases[i].how,
+                                   .shape = &shape,
+                                   .place = {.offload = HAUL_OFFLOAD_ALL,
+                                             .stage = 3,
+                                             .world = world,
+                                             .rank = r,
+                                             .timeout_s = 10}};
+            cr_assert_eq(pthread_create(&c[r].thread, NULL, caller_main, &c[r]), 0);
+        }
+        for (unsigned r = 0; r < 2; r++)
+            pthread_join(c[r].thread, NULL);
+        thread_world_close(world);
+        random_watch("", 0);
+        for (unsigned r = 0; r < 2; r++) {
+            cr_assert_eq(c[r].rc_open, 0);
+            cr_assert_eq(c[r].rc, cases[i].rc[r], "case %u, rank %u: %d, %s", i, r, c[r].rc,
+                         c[r].text);
+            cr_assert_not_null(strstr(c[r].text, cases[i].text[r]), "case %u, rank %u: %s", i, r,
+                               c[r].text);
+            cr_assert_eq(c[r].rc_after, 0, "case %u: the ranks go on together", i);
+            cr_assert_eq(c[r].digest, c[0].digest);
+        }
+    }
+}
+
 Test(engine_ranks, the_least_budget_places_for_all)
 {
     static const struct spot spot = {"all", HAUL_OFFLOAD_ALL, 0, 0, 0};

@@ -23,6 +23,7 @@ struct args {
     const char *save, *resume;             /* NULL: none */
     uint64_t save_every;                   /* 0: at the end alone */
     uint64_t save_keep;                    /* 0: all */
+    bool with_digest;                      /* all ranks form it, for --digest or --jsonl */
     uint64_t steps, layers, dim, heads, seq;
     uint64_t batch; /* sequences in a step */
     uint64_t accum; /* micro-batches in a step */

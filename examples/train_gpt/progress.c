@@ -208,6 +208,11 @@ int progress_plan(const struct trainer *t)
     struct haul_ledger_line line;
     int rc = EXIT_OK;
 
+    rc = haul_engine_ledger(t->engine, 0, &line) < 0 ? EXIT_FAILED : EXIT_OK;
+    if (rc != EXIT_OK)
+        trainer_complain(t, 0);
+    if (rc != EXIT_OK || t->args->rank != 0)
+        return rc;
     if (t->args->ranks > 1)
         printf("each of %" PRIu64 " ranks, %u on a node:\n", t->args->ranks, t->ranks->nlocal);
     printf("%-8s %-20s %20s\n", "tier", "purpose", "bytes");

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,11 +47,35 @@ static int open_module(struct ranks *ranks)
     return module_of(ranks) == NULL ? missing(dlerror()) : EXIT_OK;
 }
 
+static int read_timeout(double *out)
+{
+    const char *text = getenv("TRAIN_GPT_TIMEOUT_S");
+    char *end;
+
+    *out = 0;
+    if (text == NULL)
+        return EXIT_OK;
+    *out = strtod(text, &end);
+    if (end != text && *end == '\0' && isfinite(*out) && *out > 0)
+        return EXIT_OK;
+    fprintf(stderr,
+            "train_gpt: TRAIN_GPT_TIMEOUT_S: takes a number of seconds above 0, not '%.60s'\n",
+            text);
+    return EXIT_USAGE;
+}
+
 int ranks_join(const struct args *args, struct ranks *out)
 {
     struct ranks ranks = {.nranks = 1, .nlocal = 1};
-    int rc;
+    int rc = read_timeout(&ranks.timeout_s);
 
+    if (rc != EXIT_OK)
+        return rc;
+    if (launched() && args->ranks != 0) {
+        fprintf(stderr,
+                "train_gpt: --ranks under mpirun, which says how many there are; leave one out\n");
+        return EXIT_USAGE;
+    }
     if (args->ranks > 1) {
         ranks.nranks = (uint32_t)args->ranks;
         ranks.nlocal = ranks.nranks < 8 ? ranks.nranks : 8;
@@ -70,6 +95,7 @@ int ranks_share(const struct ranks *ranks, const struct args *args, struct args 
     *mine = *args;
     mine->ranks = ranks->nranks;
     mine->rank = ranks->rank;
+    mine->with_digest = args->digest || args->jsonl != NULL;
     if (args->batch % (args->accum * ranks->nranks) != 0) {
         if (ranks->rank == 0)
             fprintf(
@@ -129,7 +155,47 @@ static int plan_for(const struct ranks *ranks, struct haul_device *device, struc
     return 0;
 }
 
-int ranks_connect(struct ranks *ranks, struct haul_device *device)
+/* Flags that say what the ranks do together. Others may differ: budgets, threads, what rank 0 writes. */
+static int check_flags(const struct ranks *ranks, const struct args *args)
+{
+    const struct {
+        const char *flag;
+        double value;
+    } flag[] = {
+        {"--steps", (double)args->steps},
+        {"--batch", (double)args->batch},
+        {"--accum", (double)args->accum},
+        {"--seq", (double)args->seq},
+        {"--order", args->order},
+        {"--seed", (double)args->seed},
+        {"--lr", args->lr},
+        {"--clip", args->clip},
+        {"--no-recompute", args->no_recompute},
+        {"--save", args->save != NULL},
+        {"--save-every", (double)args->save_every},
+        {"--resume", args->resume != NULL},
+        {"--init", args->init != NULL},
+        {"--digest or --jsonl", args->with_digest},
+    };
+    enum { N = sizeof flag / sizeof flag[0] };
+    double most[2 * N];
+    int rc;
+
+    if (ranks->comm == NULL || args->plan_only)
+        return 0;
+    for (unsigned i = 0; i < N; i++) {
+        most[i] = flag[i].value;
+        most[N + i] = -flag[i].value;
+    }
+    rc = ranks->comm->ops->all_reduce(ranks->comm, HAUL_COMM_MAX_F64, most, 2 * N);
+    for (unsigned i = 0; rc == 0 && i < N; i++)
+        if (most[i] != -most[N + i])
+            rc = haul_error_set(-EINVAL, "%s differs between the ranks; give all the same",
+                                flag[i].flag);
+    return rc;
+}
+
+static int open_comm(struct ranks *ranks, struct haul_device *device)
 {
     struct haul_comm_nccl_opts opts;
     int rc;
@@ -138,7 +204,7 @@ int ranks_connect(struct ranks *ranks, struct haul_device *device)
         return 0;
     if (ranks->module == NULL)
         return plan_for(ranks, device, &ranks->comm);
-    rc = module_of(ranks)->connect(device, &ranks->comm);
+    rc = module_of(ranks)->connect(device, ranks->timeout_s, &ranks->comm);
     if (rc < 0 || haul_device_in_host_memory(device))
         return rc;
     /* GPUs reach each other through NCCL, which finds them over MPI */
@@ -146,7 +212,16 @@ int ranks_connect(struct ranks *ranks, struct haul_device *device)
     ranks->comm = NULL;
     haul_comm_nccl_opts_init(&opts);
     opts.over = ranks->over;
+    if (ranks->timeout_s > 0)
+        opts.timeout_s = ranks->timeout_s;
     return haul_comm_nccl_open(&opts, device, &ranks->comm);
+}
+
+int ranks_connect(struct ranks *ranks, const struct args *args, struct haul_device *device)
+{
+    int rc = open_comm(ranks, device);
+
+    return rc < 0 ? rc : check_flags(ranks, args);
 }
 
 int ranks_mean(const struct ranks *ranks, double *value)

@@ -13,6 +13,7 @@ struct ranks {
     uint32_t rank, nranks, local_rank, nlocal; /* local: on this node */
     void *module;                              /* NULL: not under mpirun */
     struct haul_comm *comm;                    /* NULL: one rank */
+    double timeout_s;                          /* 0: the communicator's default */
     struct haul_comm *over;                    /* what a GPU's communicator was opened over; NULL */
 };
 
@@ -23,9 +24,9 @@ int ranks_join(const struct args *args, struct ranks *out);
  * rank 0 prints or writes. EXIT_OK, or EXIT_USAGE after a message. */
 int ranks_share(const struct ranks *ranks, const struct args *args, struct args *mine);
 
-/* A communicator on the device, opened once; NULL in ranks->comm with one rank. Errors of haul. */
+/* A communicator on the device, opened once, between ranks whose flags agree; NULL in ranks->comm with one rank. Errors of haul. */
 HAUL_MUST_USE
-int ranks_connect(struct ranks *ranks, struct haul_device *device);
+int ranks_connect(struct ranks *ranks, const struct args *args, struct haul_device *device);
 
 /* The mean over the ranks. */
 HAUL_MUST_USE
@@ -39,7 +40,7 @@ void ranks_leave(struct ranks *ranks, bool ok);
 /* What the module is. */
 struct ranks_module {
     int (*join)(struct ranks *out); /* negative: no MPI_THREAD_MULTIPLE */
-    int (*connect)(struct haul_device *device, struct haul_comm **out);
+    int (*connect)(struct haul_device *device, double timeout_s, struct haul_comm **out);
     void (*leave)(void);
 };
 #define RANKS_MODULE "train_gpt_mpi.so"

@@ -27,14 +27,13 @@ static int join(struct ranks *out)
     return 0;
 }
 
-static int connect_mpi(struct haul_device *device, struct haul_comm **out)
+static int connect_mpi(struct haul_device *device, double timeout_s, struct haul_comm **out)
 {
     struct haul_comm_mpi_opts opts;
-    const char *seconds = getenv("TRAIN_GPT_TIMEOUT_S");
 
     haul_comm_mpi_opts_init(&opts);
-    if (seconds != NULL && atof(seconds) > 0)
-        opts.timeout_s = atof(seconds);
+    if (timeout_s > 0)
+        opts.timeout_s = timeout_s;
     return haul_comm_mpi_open(&opts, device, out);
 }
 

@@ -65,15 +65,15 @@ static int train(const struct args *args, const struct data *data, struct traine
 }
 
 /* Reading the state for the digest is no part of the trace. */
-static int close_run(const struct args *args, bool with_digest, struct trainer *t,
-                     struct progress *progress, struct chrome_trace *trace)
+static int close_run(const struct args *args, struct trainer *t, struct progress *progress,
+                     struct chrome_trace *trace)
 {
     uint64_t digest = 0;
     int rc;
 
     if (haul_engine_sync(t->engine) < 0 || chrome_trace_step(trace, t) < 0)
         return failed(t);
-    if (with_digest && haul_engine_digest(t->engine, &digest) < 0)
+    if (args->with_digest && haul_engine_digest(t->engine, &digest) < 0)
         return failed(t);
     if (args->export != NULL && weights_write(t, args->export) < 0)
         return failed(t);
@@ -83,8 +83,7 @@ static int close_run(const struct args *args, bool with_digest, struct trainer *
     return rc;
 }
 
-static int run_opened(const struct args *args, bool with_digest, const struct data *data,
-                      struct trainer *t)
+static int run_opened(const struct args *args, const struct data *data, struct trainer *t)
 {
     struct progress progress;
     struct chrome_trace trace;
@@ -101,29 +100,27 @@ static int run_opened(const struct args *args, bool with_digest, const struct da
         rc = train(args, data, t, &progress, &trace);
     }
     if (rc == EXIT_OK)
-        rc = close_run(args, with_digest, t, &progress, &trace);
+        rc = close_run(args, t, &progress, &trace);
     if (chrome_trace_close(&trace) != EXIT_OK && rc == EXIT_OK)
         rc = EXIT_FAILED;
     progress_close(&progress);
     return rc;
 }
 
-static int run_one(const struct args *args, bool with_digest, const struct data *data,
-                   struct ranks *ranks)
+static int run_one(const struct args *args, const struct data *data, struct ranks *ranks)
 {
     struct trainer trainer;
     int rc = trainer_open(args, ranks, &trainer);
 
     if (rc != EXIT_OK)
         return rc;
-    rc = run_opened(args, with_digest, data, &trainer);
+    rc = run_opened(args, data, &trainer);
     trainer_close(&trainer);
     return rc;
 }
 
 static int run_rank(const struct args *args, struct ranks *ranks)
 {
-    bool with_digest = args->digest || args->jsonl != NULL; /* which all ranks form together */
     struct args mine;
     struct data data;
     int rc = ranks_share(ranks, args, &mine);
@@ -132,8 +129,7 @@ static int run_rank(const struct args *args, struct ranks *ranks)
         return rc;
     if (data_open(mine.data, mine.seq, &data) < 0)
         return EXIT_FAILED;
-    rc = mine.bench ? offload_rows_run(&mine, &data, ranks)
-                    : run_one(&mine, with_digest, &data, ranks);
+    rc = mine.bench ? offload_rows_run(&mine, &data, ranks) : run_one(&mine, &data, ranks);
     data_close(&data);
     return rc;
 }

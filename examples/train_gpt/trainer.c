@@ -253,7 +253,7 @@ static int allocate_host(struct trainer *t)
 
 static int open_rest(struct trainer *t)
 {
-    int rc = ranks_connect(t->ranks, t->device);
+    int rc = ranks_connect(t->ranks, t->args, t->device);
 
     if (rc == 0)
         rc = open_engine(t);
@@ -374,5 +374,8 @@ int trainer_step(struct trainer *t, uint64_t step, bool stop, double *loss,
     for (uint64_t m = 0; m < args->accum; m++)
         sum += t->losses[m];
     *loss = sum / (double)args->accum;
-    return ranks_mean(t->ranks, loss);
+    rc = ranks_mean(t->ranks, loss);
+    if (rc < 0 && haul_engine_sync(t->engine) < 0) /* it may know why the ranks have parted */
+        return -EIO;
+    return rc;
 }

@@ -72,7 +72,7 @@ struct haul_comm {
     const struct haul_comm_ops *ops;
     struct haul_device *dev; /* not owned; outlives the communicator */
     uint32_t rank, nranks;
-    uint32_t local_rank, nlocal; /* among the ranks of this node */
+    uint32_t local_rank, nlocal; /* among the ranks of this node; nlocal 1 to nranks */
 };
 
 /* The communicator of a single rank. Errors 0, -EINVAL, -ENOMEM */

@@ -148,7 +148,7 @@ int haul_engine_visits(struct haul_engine *engine, struct haul_unit *const *visi
  * Plan, check against the budgets, reserve. Nothing is reserved when it does not fit.
  *
  * Blocks     yes: touches all memory
- * Errors     0, HAUL_E_PLAN (text: the ledger and the shortfall), HAUL_E_STATE, -ENOMEM, device errors,
+ * Errors     0, HAUL_E_PLAN (text: the ledger and the shortfall, or what the ranks do not agree on), HAUL_E_STATE, -ENOMEM, device errors,
  *            -EOVERFLOW (a tier beyond 2^63 bytes; text names what to lower)
  */
 HAUL_API HAUL_MUST_USE

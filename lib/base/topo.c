@@ -59,6 +59,20 @@ static int load(const struct hl_topo_opts *opts, hwloc_topology_t *out)
     return 0;
 }
 
+/* hwloc lists the threads of the process, and gives up with EAGAIN when they come and go meanwhile. */
+static int read_process_binding(hwloc_topology_t hw, hwloc_bitmap_t set)
+{
+    int rc = -1;
+
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        errno = 0;
+        rc = hwloc_get_proc_cpubind(hw, getpid(), set, HWLOC_CPUBIND_PROCESS);
+        if (rc == 0 || errno != EAGAIN)
+            break;
+    }
+    return rc;
+}
+
 /* The processors that this process may use: the union over its threads, so that one thread that has
  * bound itself does not narrow what the others get. */
 static int read_affinity(hwloc_topology_t hw, const char *list, hwloc_bitmap_t set)
@@ -74,7 +88,7 @@ static int read_affinity(hwloc_topology_t hw, const char *list, hwloc_bitmap_t s
     } else if (!hwloc_topology_is_thissystem(hw)) {
         if (hwloc_bitmap_copy(set, hwloc_topology_get_allowed_cpuset(hw)) < 0)
             return refused("hwloc_bitmap_copy");
-    } else if (hwloc_get_proc_cpubind(hw, getpid(), set, HWLOC_CPUBIND_PROCESS) < 0) {
+    } else if (read_process_binding(hw, set) < 0) {
         return refused("hwloc_get_proc_cpubind");
     }
     if (hwloc_bitmap_and(set, set, hwloc_topology_get_topology_cpuset(hw)) < 0)

@@ -356,36 +356,58 @@ static int share(struct haul_engine *e, float *value, uint64_t n, int rc)
 {
     uint64_t *bits = (uint64_t *)(void *)scratch_of(e).p; /* and m */
 
-    if (rc < 0) {
-        hl_comm_abort(e->comm);
-        return rc;
-    }
+    if (rc < 0)
+        return hl_ranks_failed(e, rc);
     for (uint64_t i = 0; i < n; i++)
         bits[i] = hl_float_bits(value[i]);
     rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_SUM_U64, bits, n);
-    for (uint64_t i = 0; rc == 0 && i < n; i++) {
+    if (rc < 0)
+        return hl_ranks_failed(e, rc);
+    for (uint64_t i = 0; i < n; i++) {
         uint32_t word = (uint32_t)bits[i];
         memcpy(&value[i], &word, sizeof word);
     }
-    return rc;
+    return 0;
+}
+
+int hl_check_not_held(const struct haul_engine *e)
+{
+    return e->nheld
+               ? hl_fail(HAUL_E_STATE, "engine: %u units are held; release them first", e->nheld)
+               : 0;
+}
+
+/* All ranks come with the same range of the same tensor. */
+static int enter(struct haul_unit *u, const char *call, uint32_t tensor, uint64_t first, uint64_t n,
+                 int rc)
+{
+    const uint64_t args[] = {u->index, tensor, first, n};
+
+    if (rc == 0)
+        rc = hl_check_not_held(u->engine);
+    return hl_ranks_enter(u->engine, call, hl_hash(HL_HASH_START, args, sizeof args), rc);
 }
 
 int haul_tensor_read(struct haul_unit *u, uint32_t tensor, uint64_t first, uint64_t n, float *out)
 {
     int rc;
 
-    if ((rc = hl_need("haul_tensor_read", "unit", u)) < 0 ||
-        (rc = check_range(u, tensor, first, n)) < 0 ||
-        (n && (rc = hl_need("haul_tensor_read", "out", out)) < 0))
+    if ((rc = hl_need("haul_tensor_read", "unit", u)) < 0)
         return rc;
     struct haul_engine *e = u->engine;
+    rc = check_range(u, tensor, first, n);
+    if (rc == 0 && n)
+        rc = hl_need("haul_tensor_read", "out", out);
+    if (!e->built || (rc = enter(u, "haul_tensor_read", tensor, first, n, rc)) < 0)
+        return rc;
     uint64_t pos = e->pos;
     rc = hl_engine_quiesce(e);
     for (uint64_t done = 0; rc == 0 && done < n; done += HL_PIECE_ELEMS) {
         uint64_t some = n - done < HL_PIECE_ELEMS ? n - done : HL_PIECE_ELEMS;
-        rc = read_mine(u, tensor, first + done, some, out + done);
-        if (e->comm)
-            rc = share(e, out + done, some, rc);
+        float *value = e->comm ? scratch_of(e).value : out + done;
+        rc = read_mine(u, tensor, first + done, some, value);
+        if (e->comm && (rc = share(e, value, some, rc)) == 0)
+            memcpy(out + done, value, some * sizeof *value);
     }
     return finish(e, pos, rc);
 }
@@ -395,11 +417,14 @@ int haul_tensor_write(struct haul_unit *u, uint32_t tensor, uint64_t first, uint
 {
     int rc;
 
-    if ((rc = hl_need("haul_tensor_write", "unit", u)) < 0 ||
-        (rc = check_range(u, tensor, first, n)) < 0 ||
-        (n && (rc = hl_need("haul_tensor_write", "values", values)) < 0))
+    if ((rc = hl_need("haul_tensor_write", "unit", u)) < 0)
         return rc;
     struct haul_engine *e = u->engine;
+    rc = check_range(u, tensor, first, n);
+    if (rc == 0 && n)
+        rc = hl_need("haul_tensor_write", "values", values);
+    if (!e->built || (rc = enter(u, "haul_tensor_write", tensor, first, n, rc)) < 0)
+        return rc;
     uint64_t pos = e->pos;
     rc = hl_engine_quiesce(e);
     for (uint64_t done = 0; rc == 0 && done < n;) {
@@ -409,7 +434,8 @@ int haul_tensor_write(struct haul_unit *u, uint32_t tensor, uint64_t first, uint
         rc = hl_piece_write(&pc, value);
         done += pc.n;
     }
-    return finish(e, pos, rc);
+    rc = finish(e, pos, rc);
+    return hl_ranks_leave(e, "haul_tensor_write", rc);
 }
 
 static int fill_tensor(struct haul_unit *u, uint32_t tensor, haul_fill_fn fn, void *user)
@@ -442,10 +468,11 @@ int haul_engine_fill(struct haul_engine *e, haul_fill_fn fn, void *user)
 
     if ((rc = hl_need("haul_engine_fill", "engine", e)) < 0)
         return rc;
-    if (!fn)
-        return hl_fail(-EINVAL, "haul_engine_fill: fn is NULL");
     if (!e->built)
         return hl_fail(HAUL_E_STATE, "fill: the engine is not built");
+    rc = fn ? hl_check_not_held(e) : hl_fail(-EINVAL, "haul_engine_fill: fn is NULL");
+    if ((rc = hl_ranks_enter(e, "haul_engine_fill", 0, rc)) < 0)
+        return rc;
     rc = hl_engine_quiesce(e);
     for (uint32_t i = 0; rc == 0 && i < e->nunits; i++) {
         struct haul_unit *u = e->units[i];
@@ -454,7 +481,7 @@ int haul_engine_fill(struct haul_engine *e, haul_fill_fn fn, void *user)
         u->nsteps = 0;
         u->apart = false;
     }
-    rc = finish(e, 0, rc);
+    rc = hl_ranks_leave(e, "haul_engine_fill", finish(e, 0, rc));
     if (rc == 0)
         hl_report_rebase(e); /* a fill is no part of the first step */
     return rc;

@@ -13,6 +13,9 @@ struct hl_scratch {
     uint16_t *hi, *lo;
 };
 
+/* Nothing is held: HAUL_E_STATE. */
+int hl_check_not_held(const struct haul_engine *e);
+
 struct hl_scratch hl_scratch_of(const struct haul_engine *e);
 
 /* A piece of a tensor: elements [at, at + n) of its span; all of them kept here alike, and in one chunk

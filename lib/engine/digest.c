@@ -54,6 +54,8 @@ int haul_engine_digest(struct haul_engine *e, uint64_t *out)
         return rc;
     if (!e->built)
         return hl_fail(HAUL_E_STATE, "digest: the engine is not built");
+    if ((rc = hl_ranks_enter(e, "haul_engine_digest", 0, hl_check_not_held(e))) < 0)
+        return rc;
     uint64_t pos = e->pos;
     rc = hl_engine_quiesce(e);
     for (uint32_t i = 0; rc == 0 && i < e->nunits; i++)
@@ -61,10 +63,10 @@ int haul_engine_digest(struct haul_engine *e, uint64_t *out)
             rc = add_tensor(e->units[i], t, &sum);
     rc_resume = hl_engine_resume(e, pos);
     rc = rc < 0 ? rc : rc_resume;
-    if (rc < 0 && e->comm)
-        hl_comm_abort(e->comm);
     if (rc == 0 && e->comm)
         rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_SUM_U64, &sum, 1);
+    if (rc < 0 && e->comm)
+        return hl_ranks_failed(e, rc);
     if (rc == 0)
         *out = sum;
     return rc;

@@ -103,8 +103,19 @@ static int check_comm(const struct haul_engine_opts *o)
         return 0;
     if (!c->ops || c->ops->struct_size != sizeof *c->ops)
         return hl_fail(HAUL_E_ABI, "engine: a communicator with another table than haul/comm.h's");
+    if (!o->plan_only &&
+        (!c->ops->all_gather || !c->ops->all_to_all || !c->ops->all_reduce || !c->ops->barrier))
+        return hl_fail(
+            -EINVAL, "engine: the communicator's table lacks all_gather, all_to_all, all_reduce or "
+                     "barrier");
+    if (c->nlocal == 0 || c->local_rank >= c->nlocal || c->nlocal > c->nranks)
+        return hl_fail(-EINVAL,
+                       "engine: the communicator says local rank %u of %u on this node; set both",
+                       c->local_rank, c->nlocal);
     if (c->dev != o->device)
-        return hl_fail(-EINVAL, "engine: the communicator was opened for another device");
+        return hl_fail(-EINVAL,
+                       "engine: the communicator was opened for another device; open it for the "
+                       "engine's");
     if (c->nranks == 0 || c->rank >= c->nranks || c->nranks > 1u << 16)
         return hl_fail(-EINVAL, "engine: rank %u of %u; at most 65536 ranks", c->rank, c->nranks);
     return 0;
@@ -170,6 +181,7 @@ int haul_engine_open(const struct haul_engine_opts *opts, struct haul_engine **o
     if (e->opts.window == 0)
         e->opts.window = e->opts.max_held + 1;
     e->comm = e->opts.comm && e->opts.comm->nranks > 1 ? e->opts.comm : NULL;
+    e->turns_hash = HL_HASH_START;
     e->nranks = e->comm ? e->comm->nranks : 1;
     e->rank = e->comm ? e->comm->rank : 0;
     if (e->opts.nthreads == 0)
@@ -472,8 +484,11 @@ int haul_engine_build(struct haul_engine *e)
         return hl_fail(HAUL_E_STATE,
                        "engine: opened with plan_only; haul_engine_ledger() has the plan");
     if ((rc = hl_engine_default_visits(e)) < 0 || (rc = hl_engine_plan(e)) < 0 ||
-        (rc = hl_engine_reserve(e)) < 0)
+        (rc = hl_engine_reserve(e)) < 0) {
+        if (e->comm && rc != HAUL_E_PLAN) /* a plan that does not fit is refused by all */
+            hl_comm_abort(e->comm);
         return rc;
+    }
     rc = hl_engine_start(e);
     if (rc < 0) {
         hl_engine_stop(e);

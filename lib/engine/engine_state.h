@@ -357,7 +357,9 @@ struct haul_engine {
     struct haul_comm_count
         comm_counts[HAUL_COMM_NKINDS]; /* queued kinds: the pump's; else the trainer's */
     struct hl_turns turns;
-    char *scratch; /* device: what the ranks send each other of a gradient */
+    uint64_t turns_hash; /* of the turns put since the last step */
+    bool wandered;       /* an acquire since then was out of the declared order */
+    char *scratch;       /* device: what the ranks send each other of a gradient */
     struct hl_reduced reduced[2];
     uint32_t nreduced_slots_used; /* the pump's */
     uint64_t *agreed;             /* (HL_AGREED_UNITS + nunits,) */
@@ -490,6 +492,8 @@ enum {
     HL_AGREED_REFUSED, /* the call was wrong on a rank */
     HL_AGREED_NUMBERS, /* of the step: a hash, and its complement: equal when the ranks' are */
     HL_AGREED_NUMBERS_NOT,
+    HL_AGREED_TURNS, /* likewise what the ranks have done together since the last step */
+    HL_AGREED_TURNS_NOT,
     HL_AGREED_UNITS /* and from here one a unit: it has a gradient */
 };
 
@@ -499,6 +503,12 @@ int hl_engine_plan(struct haul_engine *e);
 /* ---- rank_terms.c ---- */
 /* Several ranks: model and options are the same on all of them, else HAUL_E_PLAN, which names what is not. */
 int hl_ranks_agree(struct haul_engine *e);
+/* Several ranks, around a call that all of them make, nothing else for one: all make it, with these arguments
+ * (a hash), and none refuses it (rc: this one's own verdict); and in the end, it has worked on all. */
+int hl_ranks_enter(struct haul_engine *e, const char *call, uint64_t args, int rc);
+int hl_ranks_leave(struct haul_engine *e, const char *call, int rc);
+/* A collective has failed: the engine's own error, where that is why, else rc, which is the engine's now. */
+int hl_ranks_failed(struct haul_engine *e, int rc);
 /* FNV-1a, 64 bits; begin with HL_HASH_START. */
 #define HL_HASH_START UINT64_C(0xcbf29ce484222325)
 uint64_t hl_hash(uint64_t h, const void *data, size_t n);

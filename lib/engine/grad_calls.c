@@ -239,13 +239,13 @@ int haul_unit_reduce(struct haul_unit *u, void *stream)
 }
 
 /* Several ranks: a unit that leaves its last visit of a backward pass without a gradient, while another
- * rank may have one. */
+ * rank may have one. Which visit that is, the declared order says, as long as it has been kept to. */
 static bool owes_zeros(const struct haul_unit *u)
 {
     const struct haul_engine *e = u->engine;
     uint64_t pass_len = 2ull * e->nvisits, k = u->acquired_at, pass;
 
-    if (!e->comm || e->order.eval || u->grad_buffer >= 0 || k == HL_NEVER ||
+    if (!e->comm || e->wandered || e->order.eval || u->grad_buffer >= 0 || k == HL_NEVER ||
         k % pass_len < e->nvisits)
         return false;
     pass = k / pass_len;

@@ -218,8 +218,10 @@ static int refuse(const struct haul_engine *e, const struct budgets *b)
     }
     return hl_fail(
         HAUL_E_PLAN,
-        "the plan does not fit%s; nothing was reserved. Raise the budget, offload more%s, or make "
+        "the plan does not fit%s%s; nothing was reserved. Raise the budget, offload more%s, or "
+        "make "
         "the model smaller:\n%s",
+        e->comm ? " (bytes of each rank; of the ranks' budgets the least counts)" : "",
         hl_ledger_bytes(&e->ledger, HAUL_TIER_HOST) > b->bytes[HAUL_TIER_HOST] ? b->host_note : "",
         e->opts.nnvme_dirs ? "" : ", name an nvme directory", text);
 }

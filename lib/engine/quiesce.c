@@ -151,8 +151,10 @@ int hl_engine_resume(struct haul_engine *e, uint64_t pos)
     int rc = put_back_chunk(e), rc_params = put_back_params(e);
 
     rc = rc < 0 ? rc : rc_params;
-    if (rc == 0 && e->pulls) /* what the others may have written is there */
-        rc = e->comm->ops->barrier(e->comm);
+    if (e->pulls) { /* what the others may have written is there; all have come as far */
+        int rc_met = e->comm->ops->barrier(e->comm);
+        rc = rc < 0 ? rc : rc_met;
+    }
     hl_spin_lock(&e->lock);
     e->pos = pos;
     e->paused = false;

@@ -8,6 +8,7 @@
 struct term {
     const char *name;
     uint64_t value;
+    bool is_hash; /* says nothing to a reader */
 };
 
 uint64_t hl_hash(uint64_t h, const void *data, size_t n)
@@ -59,30 +60,31 @@ int hl_ranks_agree(struct haul_engine *e)
 {
     const struct haul_engine_opts *o = &e->opts;
     const struct term term[] = {
-        {"the number of units", e->nunits},
-        {"the number of parameters", e->elems},
-        {"the units' names, tensors, shapes, dtypes or groups", hash_units(e)},
-        {"the order of visits", hl_hash(HL_HASH_START, e->visits, e->nvisits * sizeof *e->visits)},
-        {"opts.stage", o->stage},
-        {"opts.offload", o->offload},
-        {"opts.master", o->master},
-        {"opts.grad_dtype", o->grad_dtype},
-        {"opts.optim", hash_optim(&o->optim)},
-        {"opts.ngroups", o->ngroups},
-        {"opts.passes", o->passes},
-        {"opts.max_held", o->max_held},
-        {"opts.window", o->window},
-        {"opts.slots", o->slots},
-        {"opts.slot_bytes", o->slot_bytes},
-        {"opts.overlap", (uint64_t)o->overlap},
-        {"opts.share", e->shares},
-        {"opts.stash_entries", o->stash_entries},
-        {"opts.stash_entry_bytes", o->stash_entry_bytes},
-        {"opts.trainer_device_bytes", o->trainer_device_bytes},
-        {"opts.loss_scale", (uint64_t)o->loss_scale},
-        {"opts.loss_scale_window", o->loss_scale_window},
-        {"whether opts.device_mem_bytes is a size", is_size(o->device_mem_bytes)},
-        {"whether opts.nvme_dirs are given", o->nnvme_dirs != 0},
+        {"the number of units", e->nunits, false},
+        {"the number of parameters", e->elems, false},
+        {"the units' names, tensors, shapes, dtypes or groups", hash_units(e), true},
+        {"the order of visits", hl_hash(HL_HASH_START, e->visits, e->nvisits * sizeof *e->visits),
+         true},
+        {"opts.stage", o->stage, false},
+        {"opts.offload", o->offload, false},
+        {"opts.master", o->master, false},
+        {"opts.grad_dtype", o->grad_dtype, false},
+        {"opts.optim", hash_optim(&o->optim), true},
+        {"opts.ngroups", o->ngroups, false},
+        {"opts.passes", o->passes, false},
+        {"opts.max_held", o->max_held, false},
+        {"opts.window", o->window, false},
+        {"opts.slots", o->slots, false},
+        {"opts.slot_bytes", o->slot_bytes, false},
+        {"opts.overlap", (uint64_t)o->overlap, false},
+        {"opts.share", e->shares, false},
+        {"opts.stash_entries", o->stash_entries, false},
+        {"opts.stash_entry_bytes", o->stash_entry_bytes, false},
+        {"opts.trainer_device_bytes", o->trainer_device_bytes, false},
+        {"opts.loss_scale", (uint64_t)o->loss_scale, false},
+        {"opts.loss_scale_window", o->loss_scale_window, false},
+        {"whether opts.device_mem_bytes is a size", is_size(o->device_mem_bytes), false},
+        {"whether opts.nvme_dirs are given", o->nnvme_dirs != 0, false},
     };
     enum { N = sizeof term / sizeof term[0] };
     uint64_t word[2 * N];
@@ -96,11 +98,70 @@ int hl_ranks_agree(struct haul_engine *e)
     }
     rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_MAX_U64, word, 2 * N);
     for (unsigned i = 0; rc == 0 && i < N; i++)
-        if (word[i] != ~word[N + i])
+        if (word[i] != ~word[N + i] && term[i].is_hash)
+            rc = hl_fail(HAUL_E_PLAN,
+                         "the ranks do not agree on %s; give all ranks the same model and options",
+                         term[i].name);
+        else if (word[i] != ~word[N + i])
             rc = hl_fail(HAUL_E_PLAN,
                          "the ranks do not agree on %s: rank %u has %" PRIu64
                          ", others from %" PRIu64 " to %" PRIu64
                          "; give all ranks the same model and options",
                          term[i].name, e->rank, term[i].value, ~word[N + i], word[i]);
     return rc;
+}
+
+/* ---- calls that all ranks make ---- */
+
+int hl_ranks_failed(struct haul_engine *e, int rc)
+{
+    int own = hl_engine_check(e);
+
+    if (own < 0)
+        return own;
+    hl_engine_fail(e, rc);
+    return rc;
+}
+
+int hl_ranks_enter(struct haul_engine *e, const char *call, uint64_t args, int rc)
+{
+    uint64_t h = mix_word(hl_hash(HL_HASH_START, call, strlen(call)), args);
+    uint64_t word[3] = {h, ~h, rc < 0};
+    int rc_comm;
+
+    if (!e->comm)
+        return rc;
+    if (hl_engine_check(e) < 0)
+        return hl_engine_check(e);
+    rc_comm = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_MAX_U64, word, 3);
+    if (rc_comm < 0)
+        return hl_ranks_failed(e, rc_comm);
+    if (rc < 0)
+        return rc;
+    if (word[2])
+        return hl_fail(HAUL_E_STATE, "%s: another rank's call was refused; its error says why",
+                       call);
+    if (word[0] != ~word[1])
+        return hl_fail(HAUL_E_STATE,
+                       "%s: another rank makes another call, or this one with other arguments; all "
+                       "ranks make it alike",
+                       call);
+    return 0;
+}
+
+int hl_ranks_leave(struct haul_engine *e, const char *call, int rc)
+{
+    uint64_t failed = rc < 0;
+    int rc_comm;
+
+    if (!e->comm)
+        return rc;
+    rc_comm = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_MAX_U64, &failed, 1);
+    if (rc < 0)
+        return rc;
+    if (rc_comm < 0)
+        return hl_ranks_failed(e, rc_comm);
+    return failed
+               ? hl_fail(HAUL_E_STATE, "%s: it failed on another rank, whose error says why", call)
+               : 0;
 }

@@ -124,6 +124,11 @@ static int check_agreement(const struct haul_engine *e, int refused)
         return hl_fail(HAUL_E_STATE,
                        "step: another rank's call was refused, its error says why; no rank "
                        "has taken this step");
+    if (word[HL_AGREED_TURNS] != ~word[HL_AGREED_TURNS_NOT])
+        return hl_fail(
+            HAUL_E_STATE,
+            "step: the ranks have acquired units, or reduced gradients, in different orders; "
+            "what they hold is mixed up: all ranks must go through the units alike");
     if (word[HL_AGREED_NUMBERS] != ~word[HL_AGREED_NUMBERS_NOT])
         return hl_fail(HAUL_E_STATE,
                        "step: the ranks gave different learning rates, weight decays, clip norms "
@@ -149,14 +154,14 @@ static int agree(struct haul_engine *e, const struct haul_step *s, int refused, 
     word[HL_AGREED_REFUSED] = refused < 0;
     word[HL_AGREED_NUMBERS] = hash_numbers(e, s);
     word[HL_AGREED_NUMBERS_NOT] = ~word[HL_AGREED_NUMBERS];
+    word[HL_AGREED_TURNS] = e->turns_hash;
+    word[HL_AGREED_TURNS_NOT] = ~e->turns_hash;
     word[HL_AGREED_SAVING] = !hl_snapshot_written(e);
     for (uint32_t i = 0; i < e->nunits; i++)
         word[HL_AGREED_UNITS + i] = e->units[i]->had_grad;
     if ((rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_MAX_U64, word,
-                                 HL_AGREED_UNITS + e->nunits)) < 0) {
-        hl_engine_fail(e, rc);
-        return rc;
-    }
+                                 HL_AGREED_UNITS + e->nunits)) < 0)
+        return hl_ranks_failed(e, rc);
     if ((rc = check_agreement(e, refused)) < 0)
         return rc;
     if ((rc = agree_on_units(e, word + HL_AGREED_UNITS)) < 0) {
@@ -169,9 +174,7 @@ static int agree(struct haul_engine *e, const struct haul_step *s, int refused, 
     sum_units(e, g);
     g->finite = word[HL_AGREED_NOT_FINITE] == 0;
     rc = hl_comm_all_reduce(e->comm, e->comm_counts, HAUL_COMM_SUM_F64, &g->sumsq, 1);
-    if (rc < 0)
-        hl_engine_fail(e, rc);
-    return rc;
+    return rc < 0 ? hl_ranks_failed(e, rc) : 0;
 }
 
 /* A norm that is not finite though all elements are (their squares
@@ -241,6 +244,8 @@ static void begin_next(struct haul_engine *e)
         e->units[i]->nreduced = 0;
         e->units[i]->had_grad = false;
     }
+    e->turns_hash = HL_HASH_START;
+    e->wandered = false;
     e->nsteps++;
     hl_spin_lock(&e->lock);
     e->pos = 0;

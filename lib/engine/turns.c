@@ -14,7 +14,9 @@
 static void put(struct haul_engine *e, struct hl_turn turn)
 {
     uint64_t at = atomic_load_explicit(&e->turns.put, memory_order_relaxed);
+    const uint64_t what[] = {turn.kind, turn.unit->index, turn.gather};
 
+    e->turns_hash = hl_hash(e->turns_hash, what, sizeof what);
     e->turns.ring[at % e->turns.nring] = turn;
     atomic_store_explicit(&e->turns.put, at + 1, memory_order_release);
     hl_gate_wake(&e->gate);

@@ -106,6 +106,7 @@ static void follow_order(struct haul_engine *e, struct haul_unit *u)
         e->pos && hl_order_unit(&e->order, e->pos - 1) == u->index ? e->pos - 1 : HL_NEVER;
     hl_spin_unlock(&e->lock);
     e->order_misses += (uint64_t)missed;
+    e->wandered |= missed != 0;
     e->acquired_elems += u->layout.elems;
 }
 
