@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "chrome_trace.h"
 #include "compute.h"
@@ -119,12 +120,24 @@ static int run_one(const struct args *args, const struct data *data, struct rank
     return rc;
 }
 
+/* Found out now, not when there is something to lose. */
+static int make_save_folder(const struct args *args)
+{
+    if (args->save == NULL || mkdir(args->save, 0777) == 0 || errno == EEXIST)
+        return EXIT_OK;
+    fprintf(stderr, "train_gpt: --save %s: %s; the folder above it must be there, and writable\n",
+            args->save, strerror(errno));
+    return EXIT_FAILED;
+}
+
 static int run_rank(const struct args *args, struct ranks *ranks)
 {
     struct args mine;
     struct data data;
     int rc = ranks_share(ranks, args, &mine);
 
+    if (rc == EXIT_OK)
+        rc = make_save_folder(&mine);
     if (rc != EXIT_OK)
         return rc;
     if (data_open(mine.data, mine.seq, &data) < 0)
