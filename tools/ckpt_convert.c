@@ -324,7 +324,7 @@ static void take_counters(const struct haul_safetensors *st, struct hl_ckpt_mani
 static int import_opened(struct hl_ckpt *ck, struct haul_safetensors *st, const char *root)
 {
     struct importing x = {st, &ck->m.model};
-    struct hl_ckpt_source source = {import_source, &x};
+    struct hl_ckpt_source source = {.fn = import_source, .user = &x};
     struct hl_ckpt_manifest m;
 
     take_counters(st, &ck->m);

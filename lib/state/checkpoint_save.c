@@ -38,7 +38,7 @@ static int read_state(void *user, uint32_t unit, uint32_t tensor, uint64_t first
 
 static int write_shard(struct hl_ckpt_saving *s)
 {
-    const struct hl_ckpt_source source = {read_state, s->e};
+    const struct hl_ckpt_source source = {.fn = read_state, .user = s->e};
     int rc = hl_snapshot_begin(s->e);
 
     return rc < 0 ? rc : hl_snapshot_end(s->e, hl_ckpt_saving_write(s, &source));

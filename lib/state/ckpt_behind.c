@@ -73,6 +73,17 @@ static int read_state(void *user, uint32_t unit, uint32_t tensor, uint64_t first
     return hl_snapshot_read_behind(b->s.e, unit, tensor, first, n, p, m, v);
 }
 
+/* A close, or an engine that failed, lets updates run whose units have not been read. */
+static int all_read(void *user)
+{
+    struct behind *b = user;
+    int rc = hl_snapshot_intact(b->s.e);
+
+    if (rc == 0)
+        let_go(b, b->s.m.model.nunits);
+    return rc;
+}
+
 static void keep_error(struct behind *b, int rc)
 {
     b->rc = rc;
@@ -83,18 +94,11 @@ static void keep_error(struct behind *b, int rc)
 static void *behind_main(void *user)
 {
     struct behind *b = user;
-    const struct hl_ckpt_source source = {read_state, b};
+    const struct hl_ckpt_source source = {read_state, b, all_read};
 
-    int rc = hl_ckpt_saving_write(&b->s, &source);
-
-    if (rc ==
-        0) /* a close, or an engine that failed, lets updates run while the last block is read */
-        rc = hl_snapshot_intact(b->s.e);
-    keep_error(b, rc);
+    keep_error(b, hl_ckpt_saving_write(&b->s, &source));
     if (b->rc < 0)
         hl_snapshot_stop(b->s.e); /* no update waits for what will not come */
-    else
-        let_go(b, b->s.m.model.nunits);
     if (b->s.nranks == 1) {
         if (b->rc == 0)
             keep_error(b, hl_ckpt_saving_commit(&b->s));

@@ -32,6 +32,7 @@ typedef int (*hl_ckpt_source_fn)(void *user, uint32_t unit, uint32_t tensor, uin
 struct hl_ckpt_source {
     hl_ckpt_source_fn fn;
     void *user;
+    int (*done)(void *user); /* the last block has been read; NULL: nobody asks */
 };
 
 /* Sizes of a rank's file, without writing it. */

@@ -156,6 +156,8 @@ static int write_all(int fd, const struct hl_ckpt_manifest *m, uint32_t rank,
         rc = write_header(fd, m, rank, n, table_offset(blocks, n));
     if (rc == 0)
         rc = write_blocks(fd, &m->model, blocks, n, source, buf);
+    if (rc == 0 && source->done)
+        rc = source->done(source->user);
     if (rc == 0)
         rc = write_table(fd, blocks, n, out);
     hl_sys_free(buf);
