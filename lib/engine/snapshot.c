@@ -41,6 +41,11 @@ uint32_t hl_snapshot_rank(const struct haul_engine *e, uint32_t *nranks)
     return e->rank;
 }
 
+int hl_snapshot_enter(struct haul_engine *e, const char *call, uint64_t args, int rc)
+{
+    return hl_ranks_enter(e, call, args, rc);
+}
+
 int hl_snapshot_all_reduce(struct haul_engine *e, enum haul_comm_scalar op, uint64_t *words,
                            uint64_t n)
 {

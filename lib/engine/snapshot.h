@@ -33,6 +33,10 @@ void hl_snapshot_unit(const struct haul_engine *e, uint32_t unit, struct hl_snap
 void hl_snapshot_counters(const struct haul_engine *e, struct hl_snapshot_counters *out);
 uint32_t hl_snapshot_rank(const struct haul_engine *e, uint32_t *nranks);
 
+/* Where a call begins that all ranks make: all make it, with the same args, and none refuses it (rc: this
+ * rank's verdict). */
+int hl_snapshot_enter(struct haul_engine *e, const char *call, uint64_t args, int rc);
+
 /* All ranks; nothing with one. */
 int hl_snapshot_all_reduce(struct haul_engine *e, enum haul_comm_scalar op, uint64_t *words,
                            uint64_t n);

@@ -259,6 +259,15 @@ static int load(struct loading *l)
     return rc;
 }
 
+static int check_sizes(const struct haul_checkpoint_load_opts *opts,
+                       const struct haul_checkpoint_info *info)
+{
+    if (opts->struct_size == sizeof *opts &&
+        (!info || info->struct_size == 0 || info->struct_size == sizeof *info))
+        return 0;
+    return hl_fail(HAUL_E_ABI, "checkpoint: options or info of another version of the library");
+}
+
 int haul_checkpoint_load(struct haul_engine *engine, const char *path,
                          const struct haul_checkpoint_load_opts *opts,
                          struct haul_checkpoint_info *info)
@@ -267,17 +276,15 @@ int haul_checkpoint_load(struct haul_engine *engine, const char *path,
     struct loading l = {.e = engine, .path = path, .opts = opts};
     int rc = hl_snapshot_check(engine, "haul_checkpoint_load");
 
-    if (rc == 0)
-        rc = hl_need("haul_checkpoint_load", "path", path);
-    haul_checkpoint_load_opts_init(&defaults);
-    if (!opts)
-        l.opts = &defaults;
     if (rc < 0)
         return rc;
-    if (l.opts->struct_size != sizeof *l.opts ||
-        (info && info->struct_size != 0 && info->struct_size != sizeof *info))
-        return hl_fail(HAUL_E_ABI, "checkpoint: options or info of another version of the library");
-    if ((rc = hl_ckpt_behind_wait(engine)) < 0)
+    haul_checkpoint_load_opts_init(&defaults);
+    l.opts = opts ? opts : &defaults;
+    if ((rc = hl_need("haul_checkpoint_load", "path", path)) == 0 &&
+        (rc = check_sizes(l.opts, info)) == 0)
+        rc = hl_snapshot_between_steps(engine);
+    rc = hl_snapshot_enter(engine, "haul_checkpoint_load", 0, rc);
+    if (rc < 0 || (rc = hl_ckpt_behind_wait(engine)) < 0)
         return rc;
     rc = load(&l);
     hl_ckpt_model_free(&l.model);

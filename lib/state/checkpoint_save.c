@@ -63,12 +63,14 @@ int haul_checkpoint_save(struct haul_engine *engine, const char *root,
     struct hl_ckpt_saving s;
     int rc = hl_snapshot_check(engine, "haul_checkpoint_save");
 
-    if (rc == 0)
-        rc = hl_need("haul_checkpoint_save", "root", root);
+    if (rc < 0)
+        return rc;
     haul_checkpoint_save_opts_init(&defaults);
     opts = opts ? opts : &defaults;
-    if (rc < 0 || (rc = check_opts(opts)) < 0 || (rc = hl_snapshot_between_steps(engine)) < 0 ||
-        (rc = hl_ckpt_behind_wait(engine)) < 0 ||
+    if ((rc = hl_need("haul_checkpoint_save", "root", root)) == 0 && (rc = check_opts(opts)) == 0)
+        rc = hl_snapshot_between_steps(engine);
+    rc = hl_snapshot_enter(engine, "haul_checkpoint_save", opts->background != 0, rc);
+    if (rc < 0 || (rc = hl_ckpt_behind_wait(engine)) < 0 ||
         (rc = hl_ckpt_saving_begin(engine, root, opts, &s)) < 0)
         return rc;
     return opts->background ? hl_ckpt_behind_begin(&s) : save_now(&s);
@@ -78,5 +80,7 @@ int haul_checkpoint_wait(struct haul_engine *engine)
 {
     int rc = hl_snapshot_check(engine, "haul_checkpoint_wait");
 
+    if (rc == 0)
+        rc = hl_snapshot_enter(engine, "haul_checkpoint_wait", 0, 0);
     return rc < 0 ? rc : hl_ckpt_behind_wait(engine);
 }
