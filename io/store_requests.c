@@ -174,6 +174,13 @@ static int stale(uint64_t token)
                    (unsigned long long)token);
 }
 
+/* Under way, and still the token's. Whoever takes the result moves the generation on first and frees the op
+ * then: an op that looks busy because it has been freed is the token's no more. */
+static int is_busy(struct haul_store *s, struct hl_op *op, uint64_t token)
+{
+    return atomic_load(&op->state) != HL_OP_DONE && op_of(s, token) == op;
+}
+
 /* The op was seen DONE. Several threads may hold the token: the one that moves the generation on has
  * the result. Completion woke the others too, and they find the token stale. */
 static int claim(struct hl_op *op, uint64_t token)
@@ -207,7 +214,7 @@ int haul_store_wait(struct haul_store *store, uint64_t token)
         op = op_of(store, token);
         if (!op)
             return stale(token);
-        if (atomic_load(&op->state) == HL_OP_DONE)
+        if (!is_busy(store, op, token))
             return claim(op, token) ? collect(store, op) : stale(token);
         atomic_store(&op->urgent, 1);
         hl_gate_sleep(&store->done_gate, seen);
@@ -230,7 +237,7 @@ static uint32_t look(struct haul_store *s, const uint64_t *tokens, uint32_t n, i
             return UINT32_MAX;
         }
         (*nlive)++;
-        if (atomic_load(&op->state) == HL_OP_DONE)
+        if (!is_busy(s, op, tokens[i]))
             return i;
         if (first_look)
             atomic_store(&op->urgent, 1);
