@@ -225,7 +225,7 @@ static int all_reduce(struct haul_comm *comm, enum haul_comm_scalar op, void *va
     }
     if (rc == 0)
         rc = meet(c, &w->blocking);
-    if (rc == 0)
+    if (rc == 0 && n)
         memcpy(values, sum, n * 8);
     pthread_mutex_unlock(&w->lock);
     free(sum);

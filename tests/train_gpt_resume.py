@@ -223,7 +223,8 @@ def mpirun():
     return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
 
 
-MPI_ENV = dict(os.environ, OMPI_MCA_btl_vader_single_copy_mechanism="none")
+MPI_ENV = dict(os.environ, OMPI_MCA_btl_vader_single_copy_mechanism="none",
+               ASAN_OPTIONS="detect_leaks=0")  # Open MPI leaks
 
 
 def ranks(*flags):

@@ -57,8 +57,10 @@ char *hl_shard_grads(const struct haul_unit *u, unsigned span)
 
 char *hl_own_params(const struct haul_unit *u, unsigned span)
 {
-    return u->rest_params[span] +
-           (u->own[span].first - u->rest[span].first) * hl_span_param_bytes(span);
+    char *rest = u->rest_params[span];
+
+    return rest ? rest + (u->own[span].first - u->rest[span].first) * hl_span_param_bytes(span)
+                : NULL;
 }
 
 uint64_t hl_land_span_offset(const struct haul_unit *u, unsigned span)
