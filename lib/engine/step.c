@@ -152,7 +152,7 @@ static int agree(struct haul_engine *e, const struct haul_step *s, int refused, 
     word[HL_AGREED_NOT_FINITE] = !g->finite;
     word[HL_AGREED_STOP] = g->stop != 0;
     word[HL_AGREED_REFUSED] = refused < 0;
-    word[HL_AGREED_NUMBERS] = hash_numbers(e, s);
+    word[HL_AGREED_NUMBERS] = refused < 0 ? 0 : hash_numbers(e, s); /* it may be another ABI's */
     word[HL_AGREED_NUMBERS_NOT] = ~word[HL_AGREED_NUMBERS];
     word[HL_AGREED_TURNS] = e->turns_hash;
     word[HL_AGREED_TURNS_NOT] = ~e->turns_hash;
@@ -290,14 +290,14 @@ int haul_engine_step(struct haul_engine *e, const struct haul_step *step,
     if (refused == 0)
         refused = check_units(e);
     /* the other ranks are told: they wait for this one */
-    if (refused < 0 && (!e->comm || step->struct_size > sizeof *step))
+    if (refused < 0 && !e->comm)
         return refused;
     if (refused == 0 && ((rc = wait_for_gradients(e)) < 0 || (rc = hl_samples_settle(e)) < 0))
         return rc;
-    double scale = (step->grad_scale == 0 ? 1 : step->grad_scale) / e->loss_scale;
-    struct gradients g = {.stop = step->stop != 0};
+    struct gradients g = {.stop = refused == 0 && step->stop != 0};
     if ((rc = agree(e, step, refused, &g)) < 0)
         return rc;
+    double scale = (step->grad_scale == 0 ? 1 : step->grad_scale) / e->loss_scale;
     struct verdict v = decide(&g, step, scale);
     if (!v.skip)
         queue_updates(e, step, scale * v.clip);
