@@ -7,55 +7,23 @@
  * what; nothing else is printed.
  */
 #include <dlfcn.h>
-#include <errno.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "comm.h"
 #include "haul/device_cuda.h"
-#include "haul/mpi.h"
+#include "mpi_cases.h"
 
-static int rank, nranks, wrong;
+int rank, nranks, wrong;
 static bool on_gpu;
 static uint64_t stage_bytes; /* 0: as it is by default */
 
-#define CHECK(cond, ...)                                                                           \
-    do {                                                                                           \
-        if (!(cond)) {                                                                             \
-            fprintf(stderr, "rank %d of %d, %s:%d: %s: ", rank, nranks, __FILE__, __LINE__,        \
-                    #cond);                                                                        \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fprintf(stderr, " (last error: %s)\n", haul_last_error());                             \
-            wrong++;                                                                               \
-        }                                                                                          \
-    } while (0)
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        int must_rc = (call);                                                                      \
-        CHECK(must_rc == 0, "gave %d", must_rc);                                                   \
-        if (must_rc < 0)                                                                           \
-            _exit(1);                                                                              \
-    } while (0)
-
-static void error_says(const char *words)
+void error_says(const char *words)
 {
     CHECK(strstr(haul_last_error(), words), "\"%s\" is not in the text", words);
 }
 
 /* ---- what every case needs ---- */
 
-struct bench {
-    struct haul_device *dev;
-    struct haul_comm *comm;
-    void *stream;
-};
-
-static struct haul_comm_mpi_opts opts_of(double timeout_s, uint64_t piece_bytes)
+struct haul_comm_mpi_opts opts_of(double timeout_s, uint64_t piece_bytes)
 {
     struct haul_comm_mpi_opts opts;
 
@@ -81,7 +49,7 @@ static struct haul_device *gpu(void)
     return dev;
 }
 
-static struct haul_device *device(void)
+struct haul_device *device(void)
 {
     struct haul_device_host_opts opts;
     struct haul_device *dev = NULL;
@@ -95,7 +63,7 @@ static struct haul_device *device(void)
     return dev;
 }
 
-static struct bench bench_open(double timeout_s, uint64_t piece_bytes)
+struct bench bench_open(double timeout_s, uint64_t piece_bytes)
 {
     struct haul_comm_mpi_opts opts = opts_of(timeout_s, piece_bytes);
     struct bench b = {.dev = device()};
@@ -105,14 +73,14 @@ static struct bench bench_open(double timeout_s, uint64_t piece_bytes)
     return b;
 }
 
-static void bench_close(struct bench *b)
+void bench_close(struct bench *b)
 {
     haul_device_stream_close(b->dev, b->stream);
     haul_comm_close(b->comm);
     MUST(haul_device_close(b->dev));
 }
 
-static void *memory(struct bench *b, uint64_t bytes)
+void *memory(struct bench *b, uint64_t bytes)
 {
     void *p = NULL;
 
@@ -506,156 +474,7 @@ static void case_reduce(void)
     bench_close(&b);
 }
 
-/* ---- what goes wrong ---- */
-
-/* The last rank does not come. The others say so, in about the time-out, and name it; what they queue
- * after it does nothing. */
-static void case_missing(void)
-{
-    struct bench b = bench_open(0.5, 0);
-    unsigned char *full = memory(&b, 100 * (uint64_t)nranks);
-    char words[64];
-    double begin = MPI_Wtime();
-
-    if (rank == nranks - 1) {
-        sleep(3);
-        haul_device_free(b.dev, full);
-        bench_close(&b);
-        return;
-    }
-    snprintf(words, sizeof words, "no answer from rank %d of 0 to %d", nranks - 1, nranks - 1);
-    for (int i = 0; i < 3; i++)
-        MUST(b.comm->ops->all_gather(b.comm, full, full + 100 * rank, 100, b.stream));
-    MUST(haul_device_stream_sync(b.dev, b.stream));
-    CHECK(MPI_Wtime() - begin >= 0.5, "too early");
-    CHECK(b.comm->ops->check(b.comm) == HAUL_E_MPI, "no error");
-    error_says(words);
-    error_says("all-gather of 100 bytes a rank, call 1");
-    CHECK(b.comm->ops->all_gather(b.comm, full, full, 100, b.stream) == 0, "does nothing");
-    CHECK(b.comm->ops->check(b.comm) == HAUL_E_MPI, "still");
-    error_says(words);
-    CHECK(b.comm->ops->barrier(b.comm) == HAUL_E_MPI, "no error of a blocking call");
-    error_says(words);
-    haul_device_free(b.dev, full);
-    bench_close(&b);
-}
-
-/* A rank dies in the middle of the work. Who survives says so with a file, since mpirun counts the dead. */
-static void case_killed(void)
-{
-    struct bench b = bench_open(1.5, 1000);
-    unsigned char *full = memory(&b, 100000 * (uint64_t)nranks);
-    const char *folder = getenv("MPI_CASES_FOLDER");
-    char file[4096], words[64];
-    double begin = MPI_Wtime();
-    int rc = 0, dead = nranks / 2;
-
-    for (int i = 0; rc == 0 && MPI_Wtime() - begin < 30; i++) {
-        uint64_t word = 1;
-
-        MUST(b.comm->ops->all_gather(b.comm, full, full + 100000 * rank, 100000, b.stream));
-        if (i == 20 && rank == dead)
-            raise(SIGKILL);
-        rc = b.comm->ops->all_reduce(b.comm, HAUL_COMM_SUM_U64, &word, 1);
-    }
-    snprintf(words, sizeof words, "rank %d", dead);
-    CHECK(rc == HAUL_E_MPI, "%d", rc);
-    error_says(words);
-    MUST(haul_device_stream_sync(b.dev, b.stream));
-    CHECK(b.comm->ops->check(b.comm) == HAUL_E_MPI, "no error of the queued call");
-    CHECK(MPI_Wtime() - begin < 15, "took %g s", MPI_Wtime() - begin);
-    haul_device_free(b.dev, full);
-    bench_close(&b);
-    snprintf(file, sizeof file, "%s/%d", folder ? folder : ".", rank);
-    if (!wrong)
-        fclose(fopen(file, "w"));
-    _exit(0);
-}
-
-/* One gives up: the others learn of it long before their time-out. */
-static void case_abort(void)
-{
-    struct bench b = bench_open(60, 0);
-    unsigned char *full = memory(&b, 100 * (uint64_t)nranks);
-    uint64_t word = 1;
-    double begin = MPI_Wtime();
-
-    if (rank == 1) {
-        MUST(b.comm->ops->all_gather(b.comm, full, full + 100, 100, b.stream));
-        usleep(100000);
-        b.comm->ops->abort(b.comm);
-        b.comm->ops->abort(b.comm);
-    } else if (rank == 0) {
-        CHECK(b.comm->ops->all_reduce(b.comm, HAUL_COMM_SUM_U64, &word, 1) == HAUL_E_MPI,
-              "no error");
-        error_says("rank 1 has given up");
-        CHECK(word == 1, "written although it failed");
-        MUST(b.comm->ops->all_gather(b.comm, full, full, 100, b.stream));
-    } else
-        MUST(b.comm->ops->all_gather(b.comm, full, full + 100 * rank, 100, b.stream));
-    MUST(haul_device_stream_sync(b.dev, b.stream));
-    CHECK(b.comm->ops->check(b.comm) == HAUL_E_MPI, "no error");
-    error_says(rank == 1 ? "this one, has given up" : "rank 1 has given up");
-    CHECK(b.comm->ops->barrier(b.comm) == HAUL_E_MPI, "blocking calls go on");
-    CHECK(MPI_Wtime() - begin < 30, "took %g s", MPI_Wtime() - begin);
-    haul_device_free(b.dev, full);
-    bench_close(&b);
-}
-
-/* The same call with another size, or another call. */
-static void case_disagree(void)
-{
-    struct bench b = bench_open(1.0, 0);
-    unsigned char *full = memory(&b, 200 * (uint64_t)nranks);
-    uint64_t bytes = rank == 0 ? 96 : 100;
-
-    MUST(b.comm->ops->all_gather(b.comm, full, full + bytes * (uint64_t)rank, bytes, b.stream));
-    MUST(haul_device_stream_sync(b.dev, b.stream));
-    CHECK(b.comm->ops->check(b.comm) == HAUL_E_MPI, "no error");
-    haul_device_free(b.dev, full);
-    bench_close(&b);
-}
-
-static void case_open(void)
-{
-    struct haul_comm_mpi_opts opts = opts_of(5, 0);
-    struct haul_device *dev = device();
-    struct haul_comm *comm = NULL;
-    MPI_Comm half;
-
-    CHECK(haul_comm_mpi_open(NULL, NULL, &comm) == -EINVAL, "no device");
-    CHECK(haul_comm_mpi_open(NULL, dev, NULL) == -EINVAL, "no output");
-    opts.struct_size--;
-    CHECK(haul_comm_mpi_open(&opts, dev, &comm) == HAUL_E_ABI, "another struct");
-    opts = opts_of(0, 0);
-    CHECK(haul_comm_mpi_open(&opts, dev, &comm) == -EINVAL, "no time");
-    opts = opts_of(5, (UINT64_C(1) << 30) + 1);
-    CHECK(haul_comm_mpi_open(&opts, dev, &comm) == -EINVAL, "pieces too long");
-    opts = opts_of(5, 0);
-    opts.comm = MPI_COMM_NULL;
-    CHECK(haul_comm_mpi_open(&opts, dev, &comm) == -EINVAL, "no ranks");
-    opts = opts_of(20, 0);
-    opts.stage_bytes = rank == 0 ? 0 : opts.stage_bytes;
-    CHECK(haul_comm_mpi_open(&opts, dev, &comm) == (rank == 0 ? -EINVAL : HAUL_E_MPI),
-          "one fails, all fail");
-    error_says(rank == 0 ? "stage_bytes" : "another rank could not open");
-    CHECK(comm == NULL, "written although it failed");
-
-    /* Some of the ranks, and twice on the same ones. */
-    if (MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half))
-        _exit(1);
-    opts = opts_of(20, 0);
-    opts.comm = half;
-    for (int i = 0; i < 2; i++) {
-        MUST(haul_comm_mpi_open(&opts, dev, &comm));
-        CHECK(comm->nranks == (uint32_t)(nranks + (rank % 2 == 0)) / 2, "half of them");
-        MUST(comm->ops->barrier(comm));
-        haul_comm_close(comm);
-        comm = NULL;
-    }
-    MPI_Comm_free(&half);
-    MUST(haul_device_close(dev));
-}
+/* ---- waiting ---- */
 
 /* Not all ranks open. */
 static void case_alone(void)
@@ -690,30 +509,6 @@ static void case_waiting_is_cheap(void)
     bench_close(&b);
 }
 
-/* ---- MPI that offers too little ---- */
-
-static int refused(int rc, const char *words)
-{
-    struct haul_device *dev = device();
-    struct haul_comm *comm = NULL;
-
-    CHECK(haul_comm_mpi_open(NULL, dev, &comm) == rc, "not refused");
-    error_says(words);
-    MUST(haul_device_close(dev));
-    return wrong != 0;
-}
-
-static int thread_level(int *argc, char ***argv)
-{
-    int level;
-
-    (void)refused(HAUL_E_STATE, "not initialised");
-    MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level);
-    (void)refused(HAUL_E_MPI, "MPI runs with MPI_THREAD_FUNNELED, haul needs MPI_THREAD_MULTIPLE");
-    MPI_Finalize();
-    return refused(HAUL_E_STATE, "finalised");
-}
-
 static const struct {
     const char *name;
     void (*run)(void);
@@ -730,6 +525,7 @@ static const struct {
     {"reduce", case_reduce},
     {"missing", case_missing},
     {"killed", case_killed},
+    {"killed_unwatched", case_killed_unwatched},
     {"abort", case_abort},
     {"disagree", case_disagree},
     {"open", case_open},

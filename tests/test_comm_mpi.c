@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -163,19 +164,34 @@ Test(comm_mpi, a_rank_that_does_not_come_is_named_by_all_others)
     ranks(4, "missing");
 }
 
-/* mpirun itself would end the others; --enable-recovery lets them be. */
-Test(comm_mpi, of_a_rank_that_is_killed_the_others_get_an_error_within_the_time_out)
+/* Rank 2 of 4 dies in `name`. mpirun itself would end the others; --enable-recovery lets them be. */
+static void of_the_killed(const char *name)
 {
     char folder[] = "/tmp/haul-mpi-XXXXXX", file[64];
 
     cr_assert_not_null(mkdtemp(folder));
     setenv("MPI_CASES_FOLDER", folder, 1);
-    (void)run(4, "killed", "--enable-recovery");
+    (void)run(4, name, "--enable-recovery");
     for (int r = 0; r < 4; r++) {
         snprintf(file, sizeof file, "%s/%d", folder, r);
         cr_assert_eq(unlink(file), r == 2 ? -1 : 0, "rank %d", r);
     }
     cr_assert_eq(rmdir(folder), 0);
+}
+
+Test(comm_mpi, of_a_rank_that_is_killed_on_this_node_the_others_hear_long_before_the_time_out)
+{
+    int fd = (int)syscall(SYS_pidfd_open, getpid(), 0U);
+
+    if (fd < 0)
+        cr_skip_test("the kernel gives no pidfd: %s", strerror(errno));
+    close(fd);
+    of_the_killed("killed");
+}
+
+Test(comm_mpi, of_a_rank_that_nobody_watches_the_others_get_an_error_within_the_time_out)
+{
+    of_the_killed("killed_unwatched");
 }
 
 Test(comm_mpi, when_one_rank_gives_up_the_others_learn_of_it_at_once)

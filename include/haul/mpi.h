@@ -41,7 +41,9 @@ void haul_comm_mpi_opts_init(struct haul_comm_mpi_opts *opts);
  * may not call the driver and an MPI that knows CUDA would. All queued calls of a communicator are on one
  * stream, or on streams that the caller makes wait for each other.
  *
- * A wait for other ranks sleeps between looks, so that ranks may outnumber cores.
+ * A wait for other ranks sleeps between looks, so that ranks may outnumber cores. It ends with an error once
+ * nothing has moved for timeout_s, or sooner where a rank of the same node is missed whose process has ended
+ * (one file descriptor for each, where the kernel gives pidfds).
  *
  * @param opts  [in]  options, or NULL for defaults; read here, not kept. Ranks may differ in timeout_s; of
  *                    the other sizes the smallest of any rank counts

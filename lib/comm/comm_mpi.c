@@ -89,6 +89,7 @@ static void free_exchange(struct mpi_exchange *x)
 static void free_memory(struct mpi_comm *m)
 {
     hl_mpi_hand_close(m->hand);
+    hl_mpi_node_close(m);
     if (m->stage_send)
         (void)haul_device_host_unregister(m->base.dev, m->stage_send);
     haul_pool_close(m->pool);
@@ -246,23 +247,6 @@ static int find_ranks(struct mpi_comm *m, MPI_Comm from)
     return 0;
 }
 
-/* The ranks that share this one's memory. */
-static int find_node(struct mpi_comm *m)
-{
-    int rank = 0, nranks = 0, rc;
-    MPI_Comm node = MPI_COMM_NULL;
-
-    rc = hl_mpi_result(
-        MPI_Comm_split_type(m->blocking.comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
-        "MPI_Comm_split_type");
-    if (rc < 0 || (rc = hl_mpi_result(MPI_Comm_rank(node, &rank), "MPI_Comm_rank")) < 0 ||
-        (rc = hl_mpi_result(MPI_Comm_size(node, &nranks), "MPI_Comm_size")) < 0)
-        return rc;
-    m->base.local_rank = (uint32_t)rank;
-    m->base.nlocal = (uint32_t)nranks;
-    return hl_mpi_result(MPI_Comm_free(&node), "MPI_Comm_free");
-}
-
 static int take_exchange(struct mpi_exchange *x, uint32_t nranks)
 {
     x->nslots = MPI_WINDOW * 2 * nranks;
@@ -352,7 +336,7 @@ static int open_parts(struct mpi_comm *m, MPI_Comm from)
     char text[MPI_ERROR_BYTES];
 
     if ((rc = duplicate(m, from, &m->blocking.comm)) < 0 ||
-        (rc = duplicate(m, from, &m->queued.comm)) < 0 || (rc = find_node(m)) < 0)
+        (rc = duplicate(m, from, &m->queued.comm)) < 0 || (rc = hl_mpi_node_open(m)) < 0)
         return rc;
     own = take_memory(m);
     snprintf(text, sizeof text, "%s", haul_last_error());

@@ -54,6 +54,7 @@ struct mpi_pause {
     long sleep_ns;
 };
 void hl_mpi_pause(struct mpi_pause *p);
+double hl_mpi_paused_s(const struct mpi_pause *p);
 int hl_mpi_timed_out(const struct mpi_comm *m, const struct mpi_pause *p);
 
 /* Has this rank given up, or another one? 0, or HAUL_E_MPI. */
@@ -103,6 +104,14 @@ int hl_mpi_hand_run(struct mpi_hand *h, const struct mpi_call *call);
 /* NULL is fine. */
 void hl_mpi_hand_close(struct mpi_hand *h);
 
+/* ---- the ranks of this node (comm_mpi_node.c) ---- */
+
+/* Collective over m->blocking. Blocks without a time-out, right after a collective that all have ended. */
+int hl_mpi_node_open(struct mpi_comm *m);
+/* 1: the rank is of this node, and its process has ended. 0: it lives, or nobody can tell. */
+int hl_mpi_has_ended(const struct mpi_comm *m, uint32_t rank);
+void hl_mpi_node_close(struct mpi_comm *m);
+
 /* ---- the communicator (comm_mpi.c) ---- */
 
 struct mpi_comm {
@@ -110,6 +119,7 @@ struct mpi_comm {
     double timeout_s;
     uint64_t piece_bytes;
     struct mpi_exchange queued, blocking;
+    int *life; /* (nranks,) the pidfd of each other rank of this node; -1: none */
 
     /* Host memory that a device's copies go through; NULL: the device's own is host memory. */
     struct haul_pool *pool;

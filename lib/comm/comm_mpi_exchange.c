@@ -16,7 +16,8 @@
 #define YIELD_S       100e-6
 #define SLEEP_NS      20000
 #define MOST_SLEEP_NS 500000
-#define GRACE_S       0.5 /* for messages under way to end once the exchange has failed */
+#define STILL_S       0.25 /* what a rank sent before it ended may be on its way for so long */
+#define GRACE_S       0.5  /* for messages under way to end once the exchange has failed */
 
 int hl_mpi_result(int result, const char *call)
 {
@@ -48,9 +49,14 @@ void hl_mpi_pause(struct mpi_pause *p)
     p->sleep_ns = p->sleep_ns < MOST_SLEEP_NS / 2 ? p->sleep_ns * 2 : MOST_SLEEP_NS;
 }
 
+double hl_mpi_paused_s(const struct mpi_pause *p)
+{
+    return p->since == 0 ? 0 : MPI_Wtime() - p->since;
+}
+
 int hl_mpi_timed_out(const struct mpi_comm *m, const struct mpi_pause *p)
 {
-    return p->since != 0 && MPI_Wtime() - p->since > m->timeout_s;
+    return hl_mpi_paused_s(p) > m->timeout_s;
 }
 
 int hl_mpi_given_up(struct mpi_comm *m)
@@ -230,6 +236,27 @@ static int timed_out(const struct mpi_comm *m, const struct mpi_exchange *x)
                           what, ranks, m->base.nranks - 1, m->timeout_s);
 }
 
+/* Nothing has moved for a while: is a rank of this node missed that lives no more? */
+static int ended(const struct mpi_comm *m, const struct mpi_exchange *x)
+{
+    for (uint32_t r = 0; r < m->base.nranks; r++)
+        if ((is_open(x, r) || is_open(x, m->base.nranks + r)) && hl_mpi_has_ended(m, r))
+            return haul_error_set(HAUL_E_MPI,
+                                  "rank %u of 0 to %u, on this node, has ended in the middle of "
+                                  "the call: its own output, or the kernel's log, says why",
+                                  r, m->base.nranks - 1);
+    return 0;
+}
+
+static int missed(struct mpi_comm *m, const struct mpi_exchange *x, const struct mpi_pause *pause)
+{
+    int rc = hl_mpi_given_up(m);
+
+    if (rc == 0 && hl_mpi_paused_s(pause) > STILL_S)
+        rc = ended(m, x);
+    return rc < 0 || !hl_mpi_timed_out(m, pause) ? rc : timed_out(m, x);
+}
+
 /* After a failure: take back what can be, and give the rest a moment, since MPI may still write to it. */
 static void abandon(struct mpi_exchange *x)
 {
@@ -261,7 +288,7 @@ static int run(struct mpi_comm *m, struct mpi_exchange *x, int tag)
             pause = (struct mpi_pause){0};
             continue;
         }
-        rc = hl_mpi_timed_out(m, &pause) ? timed_out(m, x) : hl_mpi_given_up(m);
+        rc = missed(m, x, &pause);
         if (rc == 0)
             hl_mpi_pause(&pause);
     }
