@@ -675,3 +675,19 @@ int64_t random_compare(struct random_run *r, const struct random_twin *w)
         }
     return bad;
 }
+
+struct random_shape random_even_shape(unsigned nranks)
+{
+    static struct random_unit unit[RANDOM_EVEN_UNITS];
+
+    for (unsigned u = 0; u < RANDOM_EVEN_UNITS; u++)
+        unit[u] = (struct random_unit){.ntensors = 1, .tensor = {{.elems = RANDOM_EVEN_ELEMS}}};
+    return (struct random_shape){.seed = 1,
+                                 .nunits = RANDOM_EVEN_UNITS,
+                                 .unit = unit,
+                                 .nsteps = 3,
+                                 .passes = 1,
+                                 .grad_dtype = HAUL_BF16,
+                                 .buffer_dtype = HAUL_FP32,
+                                 .nranks = nranks};
+}

@@ -132,4 +132,9 @@ void random_twin_close(struct random_twin *twin);
  * of every tensor. */
 int64_t random_compare(struct random_run *run, const struct random_twin *twin);
 
+enum { RANDOM_EVEN_UNITS = 6, RANDOM_EVEN_ELEMS = 128 * 96 };
+
+/* One BF16 tensor a unit, which divides by 4 ranks without padding; units alike. */
+struct random_shape random_even_shape(unsigned nranks);
+
 #endif

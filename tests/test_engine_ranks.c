@@ -1,6 +1,4 @@
 /* Several ranks in one process: one digest for every stage and place, and the twin's bits. */
-#include <errno.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -249,25 +247,6 @@ Test(engine_ranks, pulling_from_shared_memory_changes_no_bit)
 
 /* ---- figures of the papers ---- */
 
-enum { EVEN_UNITS = 6, EVEN_ELEMS = 128 * 96 };
-
-/* One BF16 tensor a unit, which divides by 4 ranks without padding. */
-static struct random_shape even_shape(unsigned nranks)
-{
-    static struct random_unit unit[EVEN_UNITS];
-
-    for (unsigned u = 0; u < EVEN_UNITS; u++)
-        unit[u] = (struct random_unit){.ntensors = 1, .tensor = {{.elems = EVEN_ELEMS}}};
-    return (struct random_shape){.seed = 1,
-                                 .nunits = EVEN_UNITS,
-                                 .unit = unit,
-                                 .nsteps = 3,
-                                 .passes = 1,
-                                 .grad_dtype = HAUL_BF16,
-                                 .buffer_dtype = HAUL_FP32,
-                                 .nranks = nranks};
-}
-
 /* Units, tensors and steps alike, so that what comes too early or too late is another's. Run by mutants. */
 Test(engine_ranks, random_delays_change_no_bit)
 {
@@ -278,7 +257,7 @@ Test(engine_ranks, random_delays_change_no_bit)
         {"pulled", HAUL_OFFLOAD_ALL, 0, 0, HAUL_SHARE_PULL}};
 
     for (uint64_t seed = 1; seed <= 4; seed++) {
-        struct run run = {.seed = seed, .draws = seed, .shape = even_shape(3)};
+        struct run run = {.seed = seed, .draws = seed, .shape = random_even_shape(3)};
         run.shape.nsteps = 5;
         run.shape.passes = seed % 3 == 0 ? 2 : 1;
         run.delayed = true;
@@ -341,7 +320,7 @@ Test(engine_ranks, state_takes_the_bytes_of_the_formulas)
                 pthread_t thread[MOST_RANKS];
                 for (unsigned r = 0; r < n; r++) {
                     of[r] = (struct ledger_of){
-                        .shape = even_shape(n),
+                        .shape = random_even_shape(n),
                         .place = {
                             .offload = offloads[o], .stage = stage, .world = world, .rank = r}};
                     cr_assert_eq(pthread_create(&thread[r], NULL, write_ledger, &of[r]), 0);
@@ -353,7 +332,8 @@ Test(engine_ranks, state_takes_the_bytes_of_the_formulas)
                     cr_assert_eq(of[r].rc, 0);
                     for (enum haul_tier t = 0; t < HAUL_NTIERS; t++)
                         cr_assert_eq(of[r].state[t],
-                                     formula(stage, n, offloads[o], t) * EVEN_UNITS * EVEN_ELEMS,
+                                     formula(stage, n, offloads[o], t) * RANDOM_EVEN_UNITS *
+                                         RANDOM_EVEN_ELEMS,
                                      "stage %u, rank %u of %u, offload %u, tier %u: %g bytes",
                                      stage, r, n, o, t, of[r].state[t]);
                     cr_assert_leq(of[r].padding, 3 * 4096.0, "whole pages only");
@@ -370,17 +350,17 @@ Test(engine_ranks, traffic_is_that_of_the_formulas)
     for (unsigned n = 2; n <= 4; n += 2)
         for (unsigned stage = 0; stage < 4; stage++)
             for (unsigned window = 1; window <= 2; window++) {
-                struct random_shape shape = even_shape(n);
+                struct random_shape shape = random_even_shape(n);
                 struct random_place place = {
                     .offload = HAUL_OFFLOAD_ALL, .stage = stage, .window = window};
                 struct rank rank[MOST_RANKS];
-                double unit = (double)EVEN_ELEMS * (n - 1) / n;
-                double kept = stage == 3 ? (double)window / EVEN_UNITS : 0, sent;
+                double unit = (double)RANDOM_EVEN_ELEMS * (n - 1) / n;
+                double kept = stage == 3 ? (double)window / RANDOM_EVEN_UNITS : 0, sent;
                 run_ranks(rank, &shape, &place, &spot, NULL, "traffic");
                 for (unsigned r = 0; r < n; r++) {
                     sent = (double)(rank[r].counts[HAUL_COMM_ALL_GATHER].sent_elems +
                                     rank[r].counts[HAUL_COMM_REDUCE_SCATTER].sent_elems);
-                    sent /= unit * EVEN_UNITS * shape.nsteps;
+                    sent /= unit * RANDOM_EVEN_UNITS * shape.nsteps;
                     /* the first step has nothing to bring together in stages 1 and 2 */
                     double first = stage == 1 || stage == 2 ? 1.0 / shape.nsteps : 0;
                     cr_assert_float_eq(sent, (stage == 3 ? 3 : 2) - kept - first, 1e-9,
@@ -392,7 +372,7 @@ Test(engine_ranks, traffic_is_that_of_the_formulas)
 Test(engine_ranks, what_is_pulled_is_not_gathered)
 {
     static const struct spot spot = {"pulled", HAUL_OFFLOAD_ALL, 0, 0, HAUL_SHARE_PULL};
-    struct random_shape shape = even_shape(4);
+    struct random_shape shape = random_even_shape(4);
     struct random_place place = {.offload = HAUL_OFFLOAD_ALL, .stage = 3, .share = HAUL_SHARE_PULL};
     struct rank rank[MOST_RANKS];
 
@@ -401,317 +381,7 @@ Test(engine_ranks, what_is_pulled_is_not_gathered)
         uint64_t lifted = rank[r].report[2].lanes[HAUL_LANE_H2D].bytes;
         cr_assert_eq(rank[r].counts[HAUL_COMM_ALL_GATHER].sent_elems, 0u);
         /* forward and backward, less what the window of two still holds; a fetch of the next step may be in */
-        cr_assert_geq(lifted, 2u * EVEN_ELEMS * (2 * EVEN_UNITS - 2), "%llu bytes",
+        cr_assert_geq(lifted, 2u * RANDOM_EVEN_ELEMS * (2 * RANDOM_EVEN_UNITS - 2), "%llu bytes",
                       (unsigned long long)lifted);
     }
-}
-
-/* ---- ranks that differ, and ranks that go ---- */
-
-struct odd {
-    struct rank rank;
-    unsigned dies_at; /* step; 0: never */
-};
-
-static void *odd_main(void *user)
-{
-    struct odd *o = user;
-    struct random_run run;
-    int rc = random_open(&run, o->rank.shape, &o->rank.place), rc_close;
-
-    for (unsigned s = 1; rc == 0 && s <= o->rank.shape->nsteps; s++) {
-        if (s == o->dies_at)
-            thread_comm_die(run.comm);
-        rc = random_step(&run, NULL);
-    }
-    if (rc == 0)
-        rc = haul_engine_digest(run.engine, &o->rank.digest);
-    snprintf(o->rank.text, sizeof o->rank.text, "%s", rc < 0 ? haul_last_error() : "");
-    if (run.engine)
-        rc_close = random_close(&run);
-    else
-        rc_close = 0;
-    o->rank.rc = rc;
-    if (rc_close < 0)
-        o->rank.rc = 1; /* nothing may be left behind */
-    return NULL;
-}
-
-static void run_odd(struct odd odd[], unsigned n)
-{
-    struct thread_world *world = thread_world_open(n);
-
-    random_watch("ranks that differ", 60);
-    for (unsigned r = 0; r < n; r++) {
-        odd[r].rank.place.world = world;
-        odd[r].rank.place.rank = r;
-        cr_assert_eq(pthread_create(&odd[r].rank.thread, NULL, odd_main, &odd[r]), 0);
-    }
-    for (unsigned r = 0; r < n; r++)
-        pthread_join(odd[r].rank.thread, NULL);
-    thread_world_close(world);
-    random_watch("", 0);
-}
-
-Test(engine_ranks, a_rank_that_dies_ends_the_others_with_an_error)
-{
-    for (unsigned i = 0; i < 12; i++) {
-        struct random_shape shape = even_shape(3);
-        struct odd odd[3];
-        shape.nsteps = 5;
-        for (unsigned r = 0; r < 3; r++)
-            odd[r] = (struct odd){.rank = {.shape = &shape,
-                                           .place = {.offload = (enum haul_offload)(i % 3),
-                                                     .stage = i % 4,
-                                                     .timeout_s = 0.3}},
-                                  .dies_at = r == i % 3 ? 1 + i % 4 : 0};
-        run_odd(odd, 3);
-        for (unsigned r = 0; r < 3; r++)
-            cr_assert_eq(odd[r].rank.rc, HAUL_E_MPI, "run %u, rank %u: %d, %s", i, r,
-                         odd[r].rank.rc, odd[r].rank.text);
-    }
-}
-
-Test(engine_ranks, other_models_and_options_are_refused_and_named)
-{
-    struct random_shape shape = even_shape(2), other = even_shape(2);
-    struct random_unit units[EVEN_UNITS];
-    struct odd odd[2] = {{.rank = {.shape = &shape}}, {.rank = {.shape = &other}}};
-
-    memcpy(units, shape.unit, sizeof units);
-    other.unit = units;
-    units[3].tensor[0].frozen = 1;
-    run_odd(odd, 2);
-    for (unsigned r = 0; r < 2; r++) {
-        cr_assert_eq(odd[r].rank.rc, HAUL_E_PLAN);
-        cr_assert_not_null(strstr(odd[r].rank.text, "tensors"), "%s", odd[r].rank.text);
-    }
-    units[3].tensor[0].frozen = 0;
-    odd[1].rank.place.stage = 2;
-    run_odd(odd, 2);
-    for (unsigned r = 0; r < 2; r++) {
-        cr_assert_eq(odd[r].rank.rc, HAUL_E_PLAN);
-        cr_assert_not_null(strstr(odd[r].rank.text, "opts.stage"), "%s", odd[r].rank.text);
-    }
-}
-
-/* What one rank gets wrong in step, all hear of, and the step can be taken again. */
-struct stepper {
-    struct random_run run;
-    struct random_place place;
-    const struct random_shape *shape;
-    pthread_t thread;
-    struct haul_step wrong;
-    int rc_open, rc_wrong, rc_right;
-    char text[256];
-    uint64_t digest;
-};
-
-static void *step_wrongly(void *user)
-{
-    struct stepper *s = user;
-    struct haul_step right = {.lr = 1e-3, .grad_scale = 1};
-
-    s->rc_open = random_open(&s->run, s->shape, &s->place);
-    if (s->rc_open < 0)
-        return NULL;
-    s->rc_wrong = haul_engine_step(s->run.engine, &s->wrong, NULL);
-    snprintf(s->text, sizeof s->text, "%s", s->rc_wrong < 0 ? haul_last_error() : "");
-    s->rc_right = haul_engine_step(s->run.engine, &right, NULL);
-    if (s->rc_right == 0)
-        s->rc_right = haul_engine_digest(s->run.engine, &s->digest);
-    s->rc_open = random_close(&s->run);
-    return NULL;
-}
-
-static void run_steppers(struct stepper s[2], struct haul_step wrong)
-{
-    static struct random_shape shape;
-    struct thread_world *world = thread_world_open(2);
-
-    shape = even_shape(2);
-    random_watch("steps that differ", 60);
-    for (unsigned r = 0; r < 2; r++) {
-        s[r] = (struct stepper){.shape = &shape,
-                                .place = {.offload = HAUL_OFFLOAD_ALL,
-                                          .stage = 3,
-                                          .world = world,
-                                          .rank = r,
-                                          .timeout_s = 20},
-                                .wrong = r ? wrong : (struct haul_step){.lr = 1e-3}};
-        cr_assert_eq(pthread_create(&s[r].thread, NULL, step_wrongly, &s[r]), 0);
-    }
-    for (unsigned r = 0; r < 2; r++)
-        pthread_join(s[r].thread, NULL);
-    thread_world_close(world);
-    random_watch("", 0);
-    for (unsigned r = 0; r < 2; r++) {
-        cr_assert_eq(s[r].rc_open, 0);
-        cr_assert_eq(s[r].rc_right, 0, "the step can be taken after that");
-    }
-}
-
-Test(engine_ranks, a_step_that_one_rank_calls_wrongly_is_taken_by_none)
-{
-    struct stepper s[2];
-
-    run_steppers(s, (struct haul_step){.lr = NAN});
-    cr_assert_eq(s[1].rc_wrong, -EINVAL);
-    cr_assert_not_null(strstr(s[1].text, "learning rate"), "%s", s[1].text);
-    cr_assert_eq(s[0].rc_wrong, HAUL_E_STATE);
-    cr_assert_not_null(strstr(s[0].text, "another rank"), "%s", s[0].text);
-    run_steppers(s, (struct haul_step){.lr = 2e-3});
-    for (unsigned r = 0; r < 2; r++) {
-        cr_assert_eq(s[r].rc_wrong, HAUL_E_STATE);
-        cr_assert_not_null(strstr(s[r].text, "different learning rates"), "%s", s[r].text);
-    }
-}
-
-/* ---- calls that differ ---- */
-
-enum differ { OTHER_CALL, STILL_HELD, BAD_RANGE, FILL_FAILS, OTHER_ORDER };
-
-struct caller {
-    enum differ how;
-    struct random_place place;
-    const struct random_shape *shape;
-    pthread_t thread;
-    int rc_open, rc, rc_after;
-    char text[256];
-    uint64_t digest;
-};
-
-static int failing_fill(void *user, const char *unit, uint32_t tensor, uint64_t first, uint64_t n,
-                        float *out)
-{
-    memset(out, 0, n * sizeof *out);
-    return *(const unsigned *)user == 1 ? -EIO : 0;
-}
-
-static int visit(struct random_run *run, unsigned unit)
-{
-    struct haul_view view;
-    int rc = haul_unit_acquire(run->unit[unit], run->stream, &view);
-
-    return rc < 0 ? rc : haul_unit_release(run->unit[unit], run->stream);
-}
-
-/* Rank 1 does otherwise than rank 0. */
-static int call_otherwise(struct caller *c, struct random_run *run)
-{
-    struct haul_step step = {.lr = 1e-3};
-    struct haul_view view;
-    unsigned me = c->place.rank;
-    uint64_t digest;
-    float one;
-    int rc;
-
-    switch (c->how) {
-    case OTHER_CALL:
-        return me ? haul_tensor_read(run->unit[0], 0, 0, 1, &one)
-                  : haul_engine_digest(run->engine, &digest);
-    case STILL_HELD:
-        if ((rc = haul_unit_acquire(run->unit[0], run->stream, &view)) < 0 ||
-            (me == 0 && (rc = haul_unit_release(run->unit[0], run->stream)) < 0))
-            return rc;
-        rc = haul_engine_digest(run->engine, &digest);
-        snprintf(c->text, sizeof c->text, "%s", haul_last_error());
-        if (me == 1 && haul_unit_release(run->unit[0], run->stream) < 0)
-            return 0;
-        return rc;
-    case BAD_RANGE:
-        return haul_tensor_read(run->unit[0], me ? 77 : 0, 0, 1, &one);
-    case FILL_FAILS:
-        return haul_engine_fill(run->engine, failing_fill, &me);
-    case OTHER_ORDER:
-        if ((rc = visit(run, me)) < 0 || (rc = visit(run, !me)) < 0)
-            return rc;
-        return haul_engine_step(run->engine, &step, NULL);
-    }
-    return 0;
-}
-
-static void *caller_main(void *user)
-{
-    struct caller *c = user;
-    struct random_run run;
-
-    c->rc_open = random_open(&run, c->shape, &c->place);
-    if (c->rc_open < 0)
-        return NULL;
-    c->rc = call_otherwise(c, &run);
-    if (!*c->text)
-        snprintf(c->text, sizeof c->text, "%s", c->rc < 0 ? haul_last_error() : "");
-    c->rc_after = haul_engine_digest(run.engine, &c->digest);
-    c->rc_open = random_close(&run);
-    return NULL;
-}
-
-Test(engine_ranks, calls_that_differ_are_refused_on_all_and_harm_nothing)
-{
-    static const struct {
-        enum differ how;
-        int rc[2];
-        const char *text[2];
-    } cases[] = {
-        {OTHER_CALL, {HAUL_E_STATE, HAUL_E_STATE}, {"another call", "another call"}},
-        {STILL_HELD, {HAUL_E_STATE, HAUL_E_STATE}, {"another rank's call", "are held"}},
-        {BAD_RANGE, {HAUL_E_STATE, -EINVAL}, {"another rank's call", "tensor 77"}},
-        {FILL_FAILS, {HAUL_E_STATE, -EIO}, {"failed on another rank", "callback failed"}},
-        {OTHER_ORDER, {HAUL_E_STATE, HAUL_E_STATE}, {"different orders", "different orders"}},
-    };
-    struct random_shape shape = even_shape(2);
-
-    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct thread_world *world = thread_world_open(2);
-        struct caller c[2];
-        random_watch("calls that differ", 60);
-        for (unsigned r = 0; r < 2; r++) {
-            c[r] = (struct caller){.how = cases[i].how,
-                                   .shape = &shape,
-                                   .place = {.offload = HAUL_OFFLOAD_ALL,
-                                             .stage = 3,
-                                             .world = world,
-                                             .rank = r,
-                                             .timeout_s = 10}};
-            cr_assert_eq(pthread_create(&c[r].thread, NULL, caller_main, &c[r]), 0);
-        }
-        for (unsigned r = 0; r < 2; r++)
-            pthread_join(c[r].thread, NULL);
-        thread_world_close(world);
-        random_watch("", 0);
-        for (unsigned r = 0; r < 2; r++) {
-            cr_assert_eq(c[r].rc_open, 0);
-            cr_assert_eq(c[r].rc, cases[i].rc[r], "case %u, rank %u: %d, %s", i, r, c[r].rc,
-                         c[r].text);
-            cr_assert_not_null(strstr(c[r].text, cases[i].text[r]), "case %u, rank %u: %s", i, r,
-                               c[r].text);
-            cr_assert_eq(c[r].rc_after, 0, "case %u: the ranks go on together", i);
-            cr_assert_eq(c[r].digest, c[0].digest);
-        }
-    }
-}
-
-Test(engine_ranks, the_least_budget_places_for_all)
-{
-    static const struct spot spot = {"all", HAUL_OFFLOAD_ALL, 0, 0, 0};
-    struct random_shape shape = even_shape(2);
-    struct random_place place = {.offload = HAUL_OFFLOAD_ALL, .stage = 3};
-    struct rank rank[MOST_RANKS];
-    struct odd odd[2];
-
-    make_dir();
-    run_ranks(rank, &shape, &place, &spot, NULL, "one budget");
-    for (unsigned r = 0; r < 2; r++) {
-        odd[r] = (struct odd){.rank = {.shape = &shape, .place = place}};
-        odd[r].rank.place.nvme_dir = dir;
-        odd[r].rank.place.slot_bytes = 60000;
-        odd[r].rank.place.host_mem = rank[0].peak[HAUL_TIER_HOST] - (r ? 60000 : 0);
-    }
-    run_odd(odd, 2);
-    for (unsigned r = 0; r < 2; r++) {
-        cr_assert_eq(odd[r].rank.rc, 0, "%s", odd[r].rank.text);
-        cr_assert_eq(odd[r].rank.digest, rank[0].digest);
-    }
-    remove_dir();
 }
