@@ -141,16 +141,32 @@ free_ranges:
     return rc;
 }
 
+/* What transparent huge pages may hold of a segment. */
+static uint64_t rest_bytes(const struct hl_segment *seg)
+{
+    return seg->bytes - seg->hugetlb_bytes;
+}
+
+/* Where none has room for a huge page there is nothing to look for: the kernel's answer takes as long as the
+ * process is large. */
+static int any_holds_huge(const struct haul_pool *pool)
+{
+    for (uint32_t i = 0; i < pool->nsegments; i++)
+        if (rest_bytes(&pool->segments[i]) >= HL_HUGE_BYTES)
+            return 1;
+    return 0;
+}
+
 /* The kernel may give small pages where huge ones were asked for, when memory is fragmented or for
  * shared memory by its settings; MADV_COLLAPSE asks again, and does not heed those settings. */
 static int collapse_segments(struct haul_pool *pool, unsigned nthreads)
 {
     struct hl_huge *huge = NULL;
-    int rc = read_huge(pool, &huge);
+    int rc = any_holds_huge(pool) ? read_huge(pool, &huge) : 0;
 
-    for (uint32_t i = 0; i < pool->nsegments && rc == 0; i++) {
+    for (uint32_t i = 0; i < pool->nsegments && huge && rc == 0; i++) {
         struct hl_segment *seg = &pool->segments[i];
-        uint64_t rest = seg->bytes - seg->hugetlb_bytes;
+        uint64_t rest = rest_bytes(seg);
 
         if (huge[i].thp_bytes < rest / HL_HUGE_BYTES * HL_HUGE_BYTES / 2)
             rc = hl_collapse(seg->base + seg->hugetlb_bytes, rest, nthreads);
