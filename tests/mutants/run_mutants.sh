@@ -25,9 +25,13 @@ build() {
     }
 }
 
-# catches SUITE CASE: the suite fails, or hangs
+# catches SUITE CASE: the suite fails, or hangs. $how: which, and after how long
 catches() {
-    ! timeout 200 "$work/build/tests/$1" "$2" >"$work/log" 2>&1
+    begin=$(date +%s) rc=0
+    timeout 200 "$work/build/tests/$1" "$2" >"$work/log" 2>&1 || rc=$?
+    how="failed after $(($(date +%s) - begin)) s"
+    [ $rc -ne 124 ] || how="hung"
+    [ $rc -ne 0 ]
 }
 
 meson setup "$work/build" "$work/tree" -Dplain_runner=true -Dcuda=enabled \
@@ -51,7 +55,7 @@ for patch in "$root"/tests/mutants/*.patch; do
     build "$name"
     set -- $(sed -n 's/^run: //p' "$patch") -- "$@"
     if catches "$1" "$2"; then
-        echo "caught: $name ($1 $2)"
+        echo "caught: $name ($1 $2 $how)"
     else
         echo "NOT CAUGHT: $name ($1 $2)"
         failed=$((failed + 1))
