@@ -232,3 +232,40 @@ Test(device_link, compute_is_counted_on_its_own_lane)
     haul_device_stream_close(dev, s);
     cr_assert_eq(haul_device_close(dev), 0);
 }
+
+/* However late threads wake: what a GPU does in no time takes none, a wait ends when what it is for did. */
+Test(device_link, operations_lie_end_to_end_on_the_time_line)
+{
+    struct haul_device *dev = device_plain();
+    void *a = device_stream(dev), *b = device_stream(dev), *p = device_mem(dev, 4 * MIB);
+    struct hl_event *ev[4];
+    uint64_t at[4];
+    struct door door = {0};
+
+    for (int i = 0; i < 4; i++)
+        ev[i] = device_event(dev);
+    cr_assert_eq(haul_device_launch(dev, a, fn_wait_door, &door), 0);
+    cr_assert_eq(dev->ops->event_record(dev, ev[0], a), 0);
+    cr_assert_eq(hl_device_host_occupy(dev, a, 3000000), 0);
+    cr_assert_eq(dev->ops->event_record(dev, ev[1], a), 0);
+    cr_assert_eq(dev->ops->fill(dev, p, 0, 4 * MIB, a), 0);
+    cr_assert_eq(hl_device_host_occupy(dev, a, 2000000), 0);
+    cr_assert_eq(dev->ops->event_record(dev, ev[2], a), 0);
+    cr_assert_eq(dev->ops->stream_wait(dev, b, ev[2]), 0);
+    cr_assert_eq(hl_device_host_occupy(dev, b, 1000000), 0);
+    cr_assert_eq(dev->ops->event_record(dev, ev[3], b), 0);
+    door_open(&door);
+    for (int i = 0; i < 4; i++)
+        at[i] = time_of(dev, ev[i]);
+    cr_assert_leq(at[3], hl_clock_ns());
+    cr_assert_eq(at[1] - at[0], 3000000u);
+    cr_assert_eq(at[2] - at[1], 2000000u);
+    cr_assert_eq(at[3] - at[2], 1000000u);
+    cr_assert_geq(lane_of(dev, HL_DEVICE_COMPUTE).busy_ns, 6000000u);
+    for (int i = 0; i < 4; i++)
+        dev->ops->event_close(dev, ev[i]);
+    haul_device_free(dev, p);
+    haul_device_stream_close(dev, a);
+    haul_device_stream_close(dev, b);
+    cr_assert_eq(haul_device_close(dev), 0);
+}

@@ -3,9 +3,9 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 
 #include "clock.h"
+#include "device_ops.h"
 #include "fail.h"
 #include "sys.h"
 
@@ -14,27 +14,11 @@
 /* What placing rounds up in a budget: whole pages for a few regions. */
 #define PAGE_SLACK (UINT64_C(16) * 4096)
 
-/* Operations of a stream that follow each other at once are less than this apart. */
-#define AT_ONCE_NS UINT64_C(50000)
-
-/* One wait of the compute lane, or the writing of one gradient; lives until the step is over. */
+/* The writing of one gradient; lives until the step is over. */
 struct work {
     struct hl_step_model *model;
-    uint64_t ns;
     uint64_t elems;
-    uint16_t *grad; /* NULL: no gradient to write */
-    int zeroed;     /* a gradient buffer was zeroed since mark() */
-};
-
-/* The compute lane. Its waits lie on a time line, as the chunks of a link do: a thread that wakes late has
- * not made its wait longer. And what a GPU does in no time, the zeroing of a gradient buffer, does not make
- * the lane longer either, as far as it never took less. Written by the stream's thread alone. */
-struct lane {
-    uint64_t end_ns;     /* of the last wait, on the time line */
-    uint64_t left_ns;    /* when the thread was done with it */
-    uint64_t mark_ns;    /* when the zeroing could begin, on the time line */
-    uint64_t marked_ns;  /* by the clock */
-    uint64_t zeroing_ns; /* the shortest seen */
+    uint16_t *grad;
 };
 
 struct hl_step_model {
@@ -43,15 +27,21 @@ struct hl_step_model {
     void *stream;
     struct haul_engine *engine;
     struct haul_unit **unit;
-    struct lane lane;
-    struct work *work; /* (passes, 2 * units) */
+    struct work *work; /* (passes, units) */
     uint16_t *pattern; /* (PATTERN_ELEMS,) small BF16 numbers */
 };
 
 /* ---- queued on the device ---- */
 
-static void write_gradient(const struct work *w)
+static uint32_t passes_of(const struct hl_step_model_opts *o)
 {
+    return o->passes ? o->passes : 1;
+}
+
+static void write_gradient(void *user)
+{
+    const struct work *w = user;
+
     for (uint64_t at = 0; at < w->elems; at += PATTERN_ELEMS) {
         uint64_t n = w->elems - at < PATTERN_ELEMS ? w->elems - at : PATTERN_ELEMS;
 
@@ -59,48 +49,12 @@ static void write_gradient(const struct work *w)
     }
 }
 
-/* Where the lane stands: at the end of the last wait when nothing came between, else at the clock. */
-static uint64_t lane_now(const struct lane *lane, uint64_t now)
+/* A unit's part of what a pass over all units takes. */
+static int compute(struct hl_step_model *m, double all_s)
 {
-    return now - lane->left_ns < AT_ONCE_NS ? lane->end_ns : now;
-}
+    double s = all_s / m->opts.units / passes_of(&m->opts);
 
-static void mark(void *user)
-{
-    struct lane *lane = &((struct hl_step_model *)user)->lane;
-
-    lane->marked_ns = hl_clock_ns();
-    lane->mark_ns = lane_now(lane, lane->marked_ns);
-}
-
-/* A wait for the buffer may have come between as well: the shortest time ever is without. */
-static uint64_t after_zeroing(struct lane *lane, uint64_t now)
-{
-    uint64_t took = now - lane->marked_ns;
-
-    if (!lane->zeroing_ns || took < lane->zeroing_ns)
-        lane->zeroing_ns = took;
-    return lane->mark_ns + (took - lane->zeroing_ns);
-}
-
-static void compute(void *user)
-{
-    const struct work *w = user;
-    struct lane *lane = &w->model->lane;
-    uint64_t now = hl_clock_ns();
-    uint64_t begin = w->zeroed ? after_zeroing(lane, now) : lane_now(lane, now);
-
-    if (w->grad)
-        write_gradient(w);
-    lane->end_ns = begin + w->ns;
-    if (w->ns) {
-        /* The kernel may wake a thread 50 us late for its own comfort: a GPU does not wait for it. */
-        (void)prctl(PR_SET_TIMERSLACK, 1);
-        hl_clock_sleep_until(lane->end_ns);
-    } else {
-        lane->end_ns = hl_clock_ns();
-    }
-    lane->left_ns = hl_clock_ns();
+    return s > 0 ? hl_device_host_occupy(m->dev, m->stream, (uint64_t)(s * 1e9)) : 0;
 }
 
 /* ---- a step ---- */
@@ -115,54 +69,42 @@ static uint64_t unit_elems(const struct hl_step_model_opts *o, uint32_t unit)
     return o->params / o->units + (unit < o->params % o->units);
 }
 
-static uint32_t passes_of(const struct hl_step_model_opts *o)
-{
-    return o->passes ? o->passes : 1;
-}
-
-static int forward(struct hl_step_model *m, struct work *w, uint32_t i, double s)
+static int forward(struct hl_step_model *m, uint32_t i, const struct hl_step_compute *c)
 {
     struct haul_view view;
     int rc = haul_unit_acquire(m->unit[i], m->stream, &view);
 
-    *w = (struct work){.model = m, .ns = (uint64_t)(s * 1e9)};
     if (rc == 0)
-        rc = haul_device_launch(m->dev, m->stream, compute, w);
+        rc = compute(m, c->forward_s);
     return rc < 0 ? rc : haul_unit_release(m->unit[i], m->stream);
 }
 
 static int backward(struct hl_step_model *m, struct work *w, uint32_t i,
                     const struct hl_step_compute *c)
 {
-    double s = c->backward_s / m->opts.units / passes_of(&m->opts);
     struct haul_view view, grad;
     int rc;
 
     if ((rc = haul_unit_acquire(m->unit[i], m->stream, &view)) < 0 ||
-        (rc = haul_device_launch(m->dev, m->stream, mark, m)) < 0 ||
         (rc = haul_unit_grad(m->unit[i], m->stream, &grad)) < 0)
         return rc;
-    *w = (struct work){.model = m,
-                       .ns = (uint64_t)(s * 1e9),
-                       .elems = unit_elems(&m->opts, i),
-                       .grad = c->grads ? haul_view_tensor(&grad, 0) : NULL,
-                       .zeroed = 1};
-    if ((rc = haul_device_launch(m->dev, m->stream, compute, w)) < 0 ||
-        (rc = haul_unit_reduce(m->unit[i], m->stream)) < 0)
+    *w = (struct work){m, unit_elems(&m->opts, i), haul_view_tensor(&grad, 0)};
+    if ((c->grads && (rc = haul_device_launch(m->dev, m->stream, write_gradient, w)) < 0) ||
+        (rc = compute(m, c->backward_s)) < 0 || (rc = haul_unit_reduce(m->unit[i], m->stream)) < 0)
         return rc;
     return haul_unit_release(m->unit[i], m->stream);
 }
 
-/* Forward and backward over the model. work: (2 * units,) */
+/* Forward and backward over the model. work: (units,) */
 static int run_pass(struct hl_step_model *m, struct work *work, const struct hl_step_compute *c)
 {
     uint32_t n = m->opts.units;
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < n; i++)
-        rc = forward(m, &work[i], i, c->forward_s / n / passes_of(&m->opts));
+        rc = forward(m, i, c);
     for (uint32_t i = n; rc == 0 && i-- > 0;)
-        rc = backward(m, &work[n + i], i, c);
+        rc = backward(m, &work[i], i, c);
     return rc;
 }
 
@@ -174,7 +116,7 @@ int hl_step_model_run(struct hl_step_model *m, const struct hl_step_compute *c, 
     int rc = 0;
 
     for (uint32_t p = 0; rc == 0 && p < passes_of(&m->opts); p++)
-        rc = run_pass(m, &m->work[2ull * m->opts.units * p], c);
+        rc = run_pass(m, &m->work[(uint64_t)m->opts.units * p], c);
     if (rc == 0)
         rc = haul_engine_step(m->engine, &step, report);
     *wall_s = (double)(hl_clock_ns() - begin) * 1e-9;
@@ -340,7 +282,7 @@ static int prepare(struct hl_step_model *m)
     int rc;
 
     if ((rc = hl_sys_alloc_array(m->opts.units, sizeof *m->unit, (void **)&m->unit)) < 0 ||
-        (rc = hl_sys_alloc_array(2ull * m->opts.units * passes_of(&m->opts), sizeof *m->work,
+        (rc = hl_sys_alloc_array((uint64_t)m->opts.units * passes_of(&m->opts), sizeof *m->work,
                                  (void **)&m->work)) < 0 ||
         (rc = hl_sys_alloc_array(PATTERN_ELEMS, sizeof *m->pattern, (void **)&m->pattern)) < 0 ||
         (rc = open_device(m)) < 0 || (rc = find_budget(m, &budget)) < 0)

@@ -84,6 +84,7 @@ uint64_t hl_device_host_link_copy(struct host_link *link, void *dst, const void 
 struct host_op {
     int (*run)(struct host_stream *s, const struct host_op *op);
     int lane;           /* whose busy time it is, -1: none, or counted by run */
+    int no_time;        /* takes none on the time line, as on a GPU, whose memory is that fast */
     int always;         /* runs on a failed stream too */
     uint64_t queued_ns; /* set by push */
     union {
@@ -105,6 +106,7 @@ struct host_op {
             struct hl_event *event;
             uint64_t record;
         } record;
+        uint64_t occupy_ns;
         struct {
             void *dst;
             const void *src;
@@ -131,9 +133,11 @@ struct host_stream {
     uint64_t failed_ticket;
     char text[HL_ERROR_TEXT_BYTES];
     /* Of the stream's thread. */
-    uint64_t ready_ns; /* when the last operation ended, on the emulated time line */
-    uint64_t jitter;   /* generator state; 0: no delays */
+    uint64_t
+        ready_ns; /* when the last operation ended, on the emulated time line: not later than now */
+    uint64_t jitter; /* generator state; 0: no delays */
     struct host_op ring[HOST_RING];
+    _Atomic uint64_t ended_ns[HOST_RING]; /* ready_ns after the latest operations, for who waits */
 };
 
 int hl_device_host_stream_open(struct haul_device *dev, int urgent, void **stream);
@@ -147,7 +151,8 @@ uint64_t hl_device_host_push(struct host_stream *s, const struct host_op *op);
 /* The stream, or NULL after hl_fail(-EINVAL): not an open stream of this device. */
 struct host_stream *hl_device_host_stream(struct host_device *dev, void *stream);
 int hl_device_host_reached(const struct host_stream *s, uint64_t ticket);
-void hl_device_host_await(struct host_stream *s, uint64_t ticket);
+/* Until the ticket is done. Returns when it was, on the time line. */
+uint64_t hl_device_host_await(struct host_stream *s, uint64_t ticket);
 /* 0, or the error that ticket, which must be done, or one before it met: told again with hl_fail_text. */
 int hl_device_host_outcome(const struct host_stream *s, uint64_t ticket);
 

@@ -3,10 +3,9 @@
 #include "device_host.h"
 #include <string.h>
 
-/* The copy could have begun when it was queued, or when its stream got to it. */
 static int run_link(struct host_stream *s, const struct host_op *op)
 {
-    uint64_t begin = op->queued_ns > s->ready_ns ? op->queued_ns : s->ready_ns;
+    uint64_t begin = s->ready_ns;
 
     s->ready_ns = hl_device_host_link_copy(op->copy.link, op->copy.dst, op->copy.src,
                                            op->copy.bytes, s->urgent, begin);
@@ -69,8 +68,10 @@ int hl_device_host_copy_d2h(struct haul_device *base, void *dst, const void *src
 int hl_device_host_copy_d2d(struct haul_device *base, void *dst, const void *src, uint64_t bytes,
                             void *stream)
 {
-    struct host_op op = {
-        .run = run_inside, .lane = HL_DEVICE_KERNELS, .copy = {dst, src, bytes, .link = NULL}};
+    struct host_op op = {.run = run_inside,
+                         .lane = HL_DEVICE_KERNELS,
+                         .no_time = 1,
+                         .copy = {dst, src, bytes, .link = NULL}};
 
     return queue_copy(host_of(base), &op, dst, src, stream);
 }
@@ -81,6 +82,18 @@ static int run_launch(struct host_stream *s, const struct host_op *op)
     return 0;
 }
 
+static int run_occupy(struct host_stream *s, const struct host_op *op)
+{
+    uint64_t begin = s->ready_ns;
+
+    s->ready_ns += op->occupy_ns;
+    hl_clock_sleep_until(s->ready_ns);
+    atomic_fetch_add_explicit(&s->dev->lane[HL_DEVICE_COMPUTE].busy_ns, op->occupy_ns,
+                              memory_order_relaxed);
+    hl_device_tell_span(&s->dev->base, HL_DEVICE_COMPUTE, begin, s->ready_ns, 0);
+    return 0;
+}
+
 static int run_call(struct host_stream *s, const struct host_op *op)
 {
     op->launch.fn(op->launch.user);
@@ -88,7 +101,7 @@ static int run_call(struct host_stream *s, const struct host_op *op)
     return 0;
 }
 
-static int queue_fn(struct haul_device *base, void *stream, const struct host_op *op)
+static int queue_op(struct haul_device *base, void *stream, const struct host_op *op)
 {
     struct host_stream *s = hl_device_host_stream(host_of(base), stream);
 
@@ -102,12 +115,19 @@ int hl_device_host_launch(struct haul_device *base, void *stream, haul_device_fn
 {
     struct host_op op = {.run = run_launch, .lane = HL_DEVICE_COMPUTE, .launch = {fn, user}};
 
-    return queue_fn(base, stream, &op);
+    return queue_op(base, stream, &op);
+}
+
+int hl_device_host_occupy(struct haul_device *base, void *stream, uint64_t ns)
+{
+    struct host_op op = {.run = run_occupy, .lane = -1, .occupy_ns = ns};
+
+    return queue_op(base, stream, &op);
 }
 
 int hl_device_host_call(struct haul_device *base, void *stream, haul_device_fn fn, void *user)
 {
     struct host_op op = {.run = run_call, .lane = -1, .launch = {fn, user}};
 
-    return queue_fn(base, stream, &op);
+    return queue_op(base, stream, &op);
 }

@@ -78,11 +78,10 @@ static int run_record(struct host_stream *s, const struct host_op *op)
 {
     struct host_device *dev = s->dev;
     struct hl_event *ev = op->record.event;
-    uint64_t now = hl_clock_ns();
 
     hl_spin_lock(&ev->lock);
     if (ev->nrecords == op->record.record)
-        ev->reached_ns = now;
+        ev->reached_ns = s->ready_ns;
     ev->pending--;
     hl_spin_unlock(&ev->lock);
     hl_gate_wake(&dev->event_idle);
@@ -159,8 +158,10 @@ int hl_device_host_event_time_ns(struct haul_device *base, struct hl_event *ev, 
 
 static int run_wait(struct host_stream *s, const struct host_op *op)
 {
-    hl_device_host_await(op->wait.stream, op->wait.ticket);
-    s->ready_ns = hl_clock_ns();
+    uint64_t ended = hl_device_host_await(op->wait.stream, op->wait.ticket);
+
+    if (ended > s->ready_ns)
+        s->ready_ns = ended;
     return hl_device_host_outcome(op->wait.stream, op->wait.ticket);
 }
 

@@ -42,6 +42,7 @@ int hl_device_host_convert(struct haul_device *base, void *dst, enum haul_dtype 
 {
     struct host_op op = {.run = run_convert,
                          .lane = HL_DEVICE_KERNELS,
+                         .no_time = 1,
                          .array = {dst, src, n, dst_dtype, src_dtype, 0}};
     struct host_stream *s = hl_device_host_stream(host_of(base), stream);
     struct check c = {host_of(base), "convert", 0};
@@ -72,6 +73,7 @@ int hl_device_host_accumulate(struct haul_device *base, float *acc, const void *
 {
     struct host_op op = {.run = run_accumulate,
                          .lane = HL_DEVICE_KERNELS,
+                         .no_time = 1,
                          .array = {acc, src, n, HAUL_FP32, src_dtype, first}};
     struct host_stream *s = hl_device_host_stream(host_of(base), stream);
     struct check c = {host_of(base), "accumulate", 0};
@@ -98,6 +100,7 @@ int hl_device_host_sum(struct haul_device *base, void *dst, const void *parts,
 {
     struct host_op op = {.run = run_sum,
                          .lane = HL_DEVICE_KERNELS,
+                         .no_time = 1,
                          .array = {dst, parts, n, dtype, dtype, (int)nparts}};
     struct host_stream *s = hl_device_host_stream(host_of(base), stream);
     struct check c = {host_of(base), "sum", 0};
@@ -129,6 +132,7 @@ int hl_device_host_sumsq(struct haul_device *base, float *partial, const void *s
 {
     struct host_op op = {.run = run_sumsq,
                          .lane = HL_DEVICE_KERNELS,
+                         .no_time = 1,
                          .array = {partial, src, n, HAUL_FP32, dtype, 0}};
     struct host_stream *s = hl_device_host_stream(host_of(base), stream);
     struct check c = {host_of(base), "sumsq", 0};
@@ -154,6 +158,7 @@ int hl_device_host_fill(struct haul_device *base, void *dst, int value, uint64_t
 {
     struct host_op op = {.run = run_fill,
                          .lane = HL_DEVICE_KERNELS,
+                         .no_time = 1,
                          .array = {.dst = dst, .n = bytes, .value = value}};
     struct host_stream *s = hl_device_host_stream(host_of(base), stream);
     struct check c = {host_of(base), "fill", 0};

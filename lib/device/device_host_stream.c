@@ -14,13 +14,21 @@ int hl_device_host_reached(const struct host_stream *s, uint64_t ticket)
     return atomic_load_explicit(&s->done, memory_order_acquire) >= ticket;
 }
 
-void hl_device_host_await(struct host_stream *s, uint64_t ticket)
+/* When the ring has gone round since, the time of a later operation comes out, or now. */
+static uint64_t ended(const struct host_stream *s, uint64_t ticket)
+{
+    uint64_t at = atomic_load_explicit(&s->ended_ns[ticket % HOST_RING], memory_order_acquire);
+
+    return hl_device_host_reached(s, ticket + HOST_RING) ? hl_clock_ns() : at;
+}
+
+uint64_t hl_device_host_await(struct host_stream *s, uint64_t ticket)
 {
     for (;;) {
         uint32_t seen = hl_gate_look(&s->progress);
 
         if (hl_device_host_reached(s, ticket))
-            return;
+            return ended(s, ticket);
         hl_gate_sleep(&s->progress, seen);
     }
 }
@@ -70,13 +78,14 @@ static int planned_failure(struct host_device *dev)
 
 static int run_counted(struct host_stream *s, const struct host_op *op)
 {
-    uint64_t begin = hl_clock_ns();
+    uint64_t begin = hl_clock_ns(), end;
     int rc = op->run(s, op);
 
-    s->ready_ns = hl_clock_ns();
-    atomic_fetch_add_explicit(&s->dev->lane[op->lane].busy_ns, s->ready_ns - begin,
-                              memory_order_relaxed);
-    hl_device_tell_span(&s->dev->base, (enum hl_device_lane)op->lane, begin, s->ready_ns, 0);
+    end = hl_clock_ns();
+    if (!op->no_time)
+        s->ready_ns = end;
+    atomic_fetch_add_explicit(&s->dev->lane[op->lane].busy_ns, end - begin, memory_order_relaxed);
+    hl_device_tell_span(&s->dev->base, (enum hl_device_lane)op->lane, begin, end, 0);
     return rc;
 }
 
@@ -86,6 +95,8 @@ static void run_op(struct host_stream *s, uint64_t ticket)
     int rc = 0, failed = atomic_load_explicit(&s->rc, memory_order_relaxed) < 0;
 
     jitter(s);
+    if (op->queued_ns > s->ready_ns)
+        s->ready_ns = op->queued_ns;
     if (!failed && planned_failure(s->dev))
         rc = hl_fail(HAUL_E_DEVICE, "emulated device: operation failed on demand");
     if (op->always || (rc == 0 && !failed)) {
@@ -95,6 +106,7 @@ static void run_op(struct host_stream *s, uint64_t ticket)
     }
     if (rc < 0 && !failed)
         fail_stream(s, ticket, rc);
+    atomic_store_explicit(&s->ended_ns[ticket % HOST_RING], s->ready_ns, memory_order_release);
     atomic_store_explicit(&s->done, ticket, memory_order_release);
     hl_gate_wake(&s->progress);
 }

@@ -133,4 +133,8 @@ static inline void hl_device_tell_span(struct haul_device *dev, enum hl_device_l
  * HAUL_E_DEVICE instead. 0 disarms. */
 void hl_device_host_fail_nth(struct haul_device *dev, int64_t n);
 
+/* Host device: compute that does nothing for ns, which lie on the stream's time line: behind what came
+ * before, however late a thread woke. */
+int hl_device_host_occupy(struct haul_device *dev, void *stream, uint64_t ns);
+
 #endif
