@@ -8,8 +8,9 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
+import tap
+
 HAUL, ROOT = (os.path.abspath(p) for p in sys.argv[1:3])
-NO_GNUPLOT = None if shutil.which("gnuplot") else "no gnuplot"
 SMALL_STEP = ["--params", "256Ki", "--units", "4", "--steps", "2", "--forward-ms", "2"]
 
 
@@ -26,6 +27,11 @@ def words_of(path):
     return " ".join(" ".join(e.itertext()) for e in root.iter() if e.tag.endswith("text"))
 
 
+def needs_gnuplot():
+    if not shutil.which("gnuplot"):
+        raise tap.Skip("no gnuplot")
+
+
 def draws(folder, *words):
     path = folder + "/plot.svg"
     bench(*words, "--plot", path)
@@ -35,35 +41,27 @@ def draws(folder, *words):
 
 
 def a_store_is_drawn(folder):
-    if NO_GNUPLOT:
-        return NO_GNUPLOT
+    needs_gnuplot()
     text = draws(folder, "io", "--dir", folder, "--bytes", "256MiB", "--repeats", "1")
     assert all(w in text for w in ("read", "write", "mixed", "GB/s")) and "fio" not in text, text
-    return None
 
 
 def kernels_are_drawn_beside_their_roof(folder):
-    if NO_GNUPLOT:
-        return NO_GNUPLOT
+    needs_gnuplot()
     text = draws(folder, "adam", "--elems", "65536", "--repeats", "7", "--variant", "c")
     assert "c adamw fp32" in text and "c adamw split" in text and "roof" in text, text
-    return None
 
 
 def a_link_is_drawn_by_size(folder):
-    if NO_GNUPLOT:
-        return NO_GNUPLOT
+    needs_gnuplot()
     text = draws(folder, "link", "--size", "128KiB", "--repeats", "1")
     assert "h2d" in text and "d2h" in text and "pageable" in text and "emulated" in text, text
-    return None
 
 
 def steps_are_drawn_beside_their_bound(folder):
-    if NO_GNUPLOT:
-        return NO_GNUPLOT
+    needs_gnuplot()
     text = draws(folder, "step", *SMALL_STEP, "--nvme", folder)
     assert "host deferred" in text and "nvme off" in text and "bound" in text, text
-    return None
 
 
 def a_name_that_gnuplot_could_not_take_is_refused(folder):
@@ -80,29 +78,14 @@ def the_study_of_links_ends_with_its_figures(folder):
     assert [(r["link_gbps"], r["placement"], r["overlap"]) for r in rows] == [
         (link, placement, overlap) for link in ("1", "4") for placement in ("host", "nvme") for overlap in ("off", "deferred")]
     assert all(float(r["step_s"]) >= 0.99 * float(r["bound_s"]) > 0 for r in rows), rows
-    if NO_GNUPLOT:
-        return NO_GNUPLOT
+    needs_gnuplot()
     assert "host, deferred" in words_of(folder + "/penalty.svg")
-    return None
 
 
-def main():
-    cases = (a_store_is_drawn, kernels_are_drawn_beside_their_roof, a_link_is_drawn_by_size,
-             steps_are_drawn_beside_their_bound, a_name_that_gnuplot_could_not_take_is_refused,
-             the_study_of_links_ends_with_its_figures)
-    failed = 0
-    print("1..%d" % len(cases))
-    with tempfile.TemporaryDirectory() as folder:
-        for i, case in enumerate(cases, 1):
-            try:
-                skipped = case(folder)
-                print("ok %d - %s%s" % (i, case.__name__, " # SKIP " + skipped if skipped else ""))
-            except Exception as error:
-                failed += 1
-                print("not ok %d - %s" % (i, case.__name__))
-                print("\n".join("# " + line for line in repr(error).splitlines()), file=sys.stderr)
-    return 1 if failed else 0
-
+CASES = (a_store_is_drawn, kernels_are_drawn_beside_their_roof, a_link_is_drawn_by_size,
+         steps_are_drawn_beside_their_bound, a_name_that_gnuplot_could_not_take_is_refused,
+         the_study_of_links_ends_with_its_figures)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with tempfile.TemporaryDirectory() as scratch:
+        tap.main(CASES, scratch)

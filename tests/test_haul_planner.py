@@ -11,6 +11,7 @@ import tempfile
 
 import browser
 import page_checks
+import tap
 
 HAUL, ROOT = (os.path.abspath(p) for p in sys.argv[1:3])
 NPOINTS = 200
@@ -112,7 +113,7 @@ def the_page_computes_what_the_command_does(folder):
     """On 200 points drawn from a seed: to the byte, and times to 1e-12."""
     run = by_node if shutil.which("node") else by_browser if browser.find() else None
     if run is None:
-        return "no node and no chromium"
+        raise tap.Skip("no node and no chromium")
     source = random.Random(9)
     points = [point(source) for _ in range(NPOINTS)]
     script = formulas(folder + "/page.html") + "const POINTS = %s;" % json.dumps([p for _, p in points]) + JAVASCRIPT
@@ -122,7 +123,6 @@ def the_page_computes_what_the_command_does(folder):
         same_point(page, command)
         nfit += command["recommended"] is not None
     assert NPOINTS / 4 < nfit < NPOINTS, nfit
-    return None
 
 
 def the_page_holds_the_formulas_whole(folder):
@@ -144,7 +144,7 @@ def it_begins_at_the_flags(folder):
 
 def a_browser_moves_it(folder):
     if not browser.find():
-        return "no chromium"
+        raise tap.Skip("no chromium")
     here = browser.Browser()
     try:
         page_checks.check_in_browser(here, folder + "/page.html", folder, "input, select, [tabindex]")
@@ -169,27 +169,13 @@ def a_browser_moves_it(folder):
         assert "at least %.4g s" % command["recommended"]["lower_bounds"]["step_s"] in seconds, (said, seconds)
     finally:
         here.close()
-    return None
 
 
-def main():
-    cases = (the_page_computes_what_the_command_does, the_page_holds_the_formulas_whole, it_begins_at_the_flags,
-             a_browser_moves_it)
-    failed = 0
-    print("1..%d" % len(cases))
-    with tempfile.TemporaryDirectory() as folder:
-        plan("--layers", 40, "--hidden", 5120, "--seq", 2048, "--ranks", 4, "--device-mem", "24GB", "--host-mem", "128GB",
-             "--html", folder + "/page.html")
-        for i, case in enumerate(cases, 1):
-            try:
-                skipped = case(folder)
-                print("ok %d - %s%s" % (i, case.__name__, " # SKIP " + skipped if skipped else ""))
-            except Exception as error:
-                failed += 1
-                print("not ok %d - %s" % (i, case.__name__))
-                print("\n".join("# " + line for line in repr(error).splitlines()), file=sys.stderr)
-    return 1 if failed else 0
-
+CASES = (the_page_computes_what_the_command_does, the_page_holds_the_formulas_whole, it_begins_at_the_flags,
+         a_browser_moves_it)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with tempfile.TemporaryDirectory() as scratch:
+        plan("--layers", 40, "--hidden", 5120, "--seq", 2048, "--ranks", 4, "--device-mem", "24GB", "--host-mem", "128GB",
+             "--html", scratch + "/page.html")
+        tap.main(CASES, scratch)

@@ -9,6 +9,7 @@ import tempfile
 
 import browser
 import page_checks
+import tap
 
 HAUL, TRAIN_GPT = (os.path.abspath(p) for p in sys.argv[1:3])
 SMALL = ["--layers", "2", "--dim", "32", "--heads", "2", "--seq", "32", "--batch", "4", "--quiet"]
@@ -128,7 +129,7 @@ def what_is_wrong_is_said(folder, lines):
 
 def a_browser_shows_it(folder, lines):
     if not browser.find():
-        return "no chromium"
+        raise tap.Skip("no chromium")
     here = browser.Browser()
     try:
         page_checks.check_in_browser(here, folder + "/traced.html", folder, "summary, [tabindex]")
@@ -137,27 +138,12 @@ def a_browser_shows_it(folder, lines):
         assert here.evaluate("document.querySelector('details').open")
     finally:
         here.close()
-    return None
 
 
-def main():
-    cases = (every_number_is_the_run_s, a_trace_gives_one_step_lane_by_lane, long_runs_are_drawn_in_bins,
-             budgets_of_several_ranks_are_shown_as_they_are, names_are_text_and_not_markup, what_is_wrong_is_said, a_browser_shows_it)
-    failed = 0
-    print("1..%d" % len(cases))
-    with tempfile.TemporaryDirectory() as folder:
-        lines = train(folder, 8)
-        for i, case in enumerate(cases, 1):
-            name = case.__name__
-            try:
-                skipped = case(folder, lines)
-                print("ok %d - %s%s" % (i, name, " # SKIP " + skipped if skipped else ""))
-            except Exception as error:
-                failed += 1
-                print("not ok %d - %s" % (i, name))
-                print("\n".join("# " + line for line in repr(error).splitlines()), file=sys.stderr)
-    return 1 if failed else 0
-
+CASES = (every_number_is_the_run_s, a_trace_gives_one_step_lane_by_lane, long_runs_are_drawn_in_bins,
+         budgets_of_several_ranks_are_shown_as_they_are, names_are_text_and_not_markup, what_is_wrong_is_said,
+         a_browser_shows_it)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with tempfile.TemporaryDirectory() as scratch:
+        tap.main(CASES, scratch, train(scratch, 8))

@@ -1,4 +1,4 @@
-"""train_gpt_runner.py: running train_gpt from a test, and TAP. Standard library only.
+"""train_gpt_runner.py: running train_gpt from a test. Standard library only.
 
 Words after the program name tests: only those that hold one of them run."""
 import json
@@ -6,11 +6,9 @@ import os
 import subprocess
 import sys
 import tempfile
-import traceback
 
-
-class Skip(Exception):
-    """What is missing, by name."""
+import tap
+from tap import Skip  # noqa: also for those who import it from here
 
 
 class Result:
@@ -98,23 +96,8 @@ def in_memory_cgroup(limit_bytes, *flags):
 
 
 def main(tests):
-    """Run each test function; its name is the behaviour."""
-    failed = 0
-    if len(sys.argv) > 2:
-        tests = [t for t in tests if any(word in t.__name__ for word in sys.argv[2:])]
-    print(f"1..{len(tests)}")
-    for number, test in enumerate(tests, 1):
-        name = test.__name__
-        try:
-            test()
-            print(f"ok {number} {name}", flush=True)
-        except Skip as skip:
-            print(f"ok {number} {name} # SKIP {skip}", flush=True)
-        except Exception:  # noqa: whatever it was, the others still run
-            failed += 1
-            print(f"not ok {number} {name}", flush=True)
-            traceback.print_exc()
-    sys.exit(failed > 0)
+    """Each of them; words after the program's name choose."""
+    tap.main(tests, only=sys.argv[2:])
 
 
 PROGRAM = os.path.abspath(sys.argv[1])
