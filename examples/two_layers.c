@@ -1,119 +1,96 @@
-/* two_layers.c: a whole trainer. Two layers learn the sine of their inputs; parameters, gradients and
- * AdamW's state rest on host and nvme, and come to an emulated device when they are needed.
- *     two_layers DIRECTORY [STEPS]
- * Built with -DWITH_MPI and haul-mpi, it runs on as many ranks as mpirun starts. */
+/* two_layers.c: a whole trainer. Two layers learn the sine of their inputs; parameters, gradients and AdamW's
+ * state rest on host and nvme, and come to an emulated device when they are needed.
+ *     two_layers DIRECTORY [STEPS [CHECKPOINTS]]
+ * With CHECKPOINTS it goes on from the newest one there, and saves at the end. Built with -DWITH_MPI and
+ * haul-mpi, it runs on as many ranks as mpirun starts. */
+#include <errno.h>
 #include <haul/haul.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #ifdef WITH_MPI
 #include <haul/mpi.h>
 #endif
 
 enum { NIN = 16, NHIDDEN = 2048, NOUT = 16, BATCH = 32 };
 
-/* What lies on the device beside the engine's buffers. */
+/* What lies on the device beside the engine's buffers; arrays are (BATCH, width). */
 struct activations {
-    float x[BATCH][NIN], target[BATCH][NOUT], h[BATCH][NHIDDEN], y[BATCH][NOUT], loss;
+    float x[BATCH * NIN], h[BATCH * NHIDDEN], y[BATCH * NOUT], dh[BATCH * NHIDDEN], loss;
 };
 
-/* Of the layers, while they are held. Forward may still be queued when backward acquires: two sets. */
-static struct haul_view ahead[2], back[2], grad[2];
+/* out = in W' + b; W (nout, nin) in BF16, b FP32. Forward may still be queued when backward acquires: two views. */
+struct layer {
+    int nin, nout;
+    float *in, *out, *dout, *din; /* din NULL: the first layer, whose outputs pass through tanh */
+    struct haul_unit *unit;
+    struct haul_view ahead, back, grad;
+};
 
 static void must(int rc)
 {
-    if (rc < 0) {
-        fprintf(stderr, "%s\n", haul_last_error());
-        exit(1);
-    }
+    if (rc < 0)
+        exit((fprintf(stderr, "%s\n", haul_last_error()), 1));
 }
 
 static float widen(uint16_t bf16)
 {
-    uint32_t bits = (uint32_t)bf16 << 16;
-    float out;
-
-    memcpy(&out, &bits, sizeof out);
-    return out;
+    return (union {
+               uint32_t bits;
+               float value;
+           }){(uint32_t)bf16 << 16}
+        .value;
 }
 
-/* Queued on the device: h = tanh(x W0' + b0) and y = h W1' + b1. W is (outputs, inputs), BF16; b FP32. */
-static void forward(int layer, const float *in, int nin, float *out, int nout)
+/* Forward, loss and backward are queued on the device. */
+static void forward(void *user)
 {
-    const uint16_t *w = haul_view_tensor(&ahead[layer], 0);
-    const float *b = haul_view_tensor(&ahead[layer], 1);
+    const struct layer *l = user;
+    const uint16_t *w = haul_view_tensor(&l->ahead, 0);
+    const float *b = haul_view_tensor(&l->ahead, 1);
 
-    for (int s = 0; s < BATCH; s++)
-        for (int o = 0; o < nout; o++) {
-            float sum = b[o];
+    for (int k = 0; k < BATCH * l->nout; k++) {
+        const int row = k / l->nout, o = k % l->nout;
+        float sum = b[o];
 
-            for (int i = 0; i < nin; i++)
-                sum += widen(w[o * nin + i]) * in[s * nin + i];
-            out[s * nout + o] = layer == 0 ? tanhf(sum) : sum;
-        }
+        for (int i = 0; i < l->nin; i++)
+            sum += widen(w[o * l->nin + i]) * l->in[row * l->nin + i];
+        l->out[k] = l->din ? sum : tanhf(sum);
+    }
 }
 
-static void forward0(void *user)
-{
-    struct activations *a = user;
-
-    forward(0, a->x[0], NIN, a->h[0], NHIDDEN);
-}
-
-static void forward1(void *user)
-{
-    struct activations *a = user;
-
-    forward(1, a->h[0], NHIDDEN, a->y[0], NOUT);
-}
-
-/* dout (BATCH, nout) becomes gradients, which are added, and, unless din is NULL, din (BATCH, nin). */
-static void backward(int layer, const float *in, int nin, const float *dout, int nout, float *din)
-{
-    const uint16_t *w = haul_view_tensor(&back[layer], 0);
-    float *dw = haul_view_tensor(&grad[layer], 0), *db = haul_view_tensor(&grad[layer], 1);
-
-    for (int s = 0; s < BATCH; s++)
-        for (int o = 0; o < nout; o++) {
-            float d = dout[s * nout + o];
-
-            db[o] += d;
-            for (int i = 0; i < nin; i++) {
-                dw[o * nin + i] += d * in[s * nin + i];
-                if (din != NULL)
-                    din[s * nin + i] += d * widen(w[o * nin + i]);
-            }
-        }
-}
-
-static float dh[BATCH][NHIDDEN]; /* from the second layer's backward to the first's */
-
-static void backward1(void *user)
+/* Mean square; what backward begins with takes the place of the outputs. */
+static void loss(void *user)
 {
     struct activations *a = user;
 
     a->loss = 0;
-    for (int s = 0; s < BATCH; s++)
-        for (int o = 0; o < NOUT; o++) {
-            float off = a->y[s][o] - a->target[s][o];
-
-            a->loss += off * off / (BATCH * NOUT);
-            a->y[s][o] = 2 * off / (BATCH * NOUT);
-        }
-    memset(dh, 0, sizeof dh);
-    backward(1, a->h[0], NHIDDEN, a->y[0], NOUT, dh[0]);
+    for (int k = 0; k < BATCH * NOUT; k++) {
+        a->y[k] -= sinf(3 * a->x[k]);
+        a->loss += a->y[k] * a->y[k] / (BATCH * NOUT);
+        a->y[k] *= 2.0f / (BATCH * NOUT);
+    }
 }
 
-static void backward0(void *user)
+/* Gradients are added to what is in their buffers. */
+static void backward(void *user)
 {
-    struct activations *a = user;
+    const struct layer *l = user;
+    const uint16_t *w = haul_view_tensor(&l->back, 0);
+    float *dw = haul_view_tensor(&l->grad, 0), *db = haul_view_tensor(&l->grad, 1);
 
-    for (int s = 0; s < BATCH; s++)
-        for (int i = 0; i < NHIDDEN; i++)
-            dh[s][i] *= 1 - a->h[s][i] * a->h[s][i];
-    backward(0, a->x[0], NIN, dh[0], NHIDDEN, NULL);
+    for (int k = 0; k < BATCH * l->nout; k++) {
+        const int row = k / l->nout * l->nin, o = k % l->nout;
+        const float d = l->dout[k] * (l->din ? 1 : 1 - l->out[k] * l->out[k]);
+
+        db[o] += d;
+        for (int i = 0; i < l->nin; i++) {
+            dw[o * l->nin + i] += d * l->in[row + i];
+            if (l->din)
+                l->din[row + i] = (o ? l->din[row + i] : 0) + d * widen(w[o * l->nin + i]);
+        }
+    }
 }
 
 static float uniform(uint64_t *state) /* in [-1, 1) */
@@ -126,165 +103,120 @@ static float uniform(uint64_t *state) /* in [-1, 1) */
 static int initial(void *user, const char *unit, uint32_t tensor, uint64_t first, uint64_t n,
                    float *out)
 {
-    int second = strcmp(unit, "second") == 0;
-    uint64_t state = 1000003 * (first + 1) + (uint64_t)second;
+    const float nin = (float)((struct layer *)user)[unit[0] - '0'].nin;
+    uint64_t state = 1000003 * (first + 1);
 
-    (void)user;
     for (uint64_t i = 0; i < n; i++)
-        out[i] = tensor == 1 ? 0 : uniform(&state) / sqrtf(second ? NHIDDEN : NIN);
+        out[i] = tensor == 1 ? 0 : uniform(&state) / sqrtf(nin);
     return 0;
 }
 
-static struct haul_engine *open_engine(struct haul_device *dev, struct haul_comm *comm,
-                                       const char *dir, struct haul_unit *unit[2])
+/* From a checkpoint, or anew. Returns the steps that have been taken. */
+static uint64_t begin(struct haul_engine *engine, struct layer layer[2], const char *root)
 {
-    const struct haul_tensor first[] = {{"w", 2, {NHIDDEN, NIN}, HAUL_BF16, 0, 0},
-                                        {"b", 1, {NHIDDEN}, HAUL_FP32, 0, 0}};
-    const struct haul_tensor second[] = {{"w", 2, {NOUT, NHIDDEN}, HAUL_BF16, 0, 0},
-                                         {"b", 1, {NOUT}, HAUL_FP32, 0, 0}};
-    struct haul_unit_desc desc[] = {{sizeof desc[0], "first", first, 2, HAUL_DTYPE_NONE},
-                                    {sizeof desc[0], "second", second, 2, HAUL_DTYPE_NONE}};
-    struct haul_engine_opts opts;
-    struct haul_engine *engine;
+    struct haul_checkpoint_info info = {0};
 
-    haul_engine_opts_init(&opts);
-    opts.device = dev;
-    opts.comm = comm;
-    opts.trainer_device_bytes = sizeof(struct activations);
-    opts.nvme_dirs = &dir;
-    opts.nnvme_dirs = 1;
-    opts.slots = 2;
-    opts.slot_bytes = 64 << 10;
-    opts.host_mem_bytes = 2000 << 10; /* too little for all records: some rest in dir */
-    must(haul_engine_open(&opts, &engine));
-    for (int u = 0; u < 2; u++)
-        must(haul_engine_add_unit(engine, &desc[u], &unit[u]));
+    for (int i = 0; i < 2; i++) {
+        const uint64_t nin = (uint64_t)layer[i].nin, nout = (uint64_t)layer[i].nout;
+        const struct haul_tensor t[] = {
+            {.name = "w", .ndims = 2, .shape = {nout, nin}, .dtype = HAUL_BF16},
+            {.name = "b", .ndims = 1, .shape = {nout}, .dtype = HAUL_FP32}};
+        const struct haul_unit_desc desc = {sizeof desc, i ? "1" : "0", t, 2, HAUL_DTYPE_NONE};
+
+        must(haul_engine_add_unit(engine, &desc, &layer[i].unit));
+    }
     must(haul_engine_build(engine));
-    must(haul_engine_fill(engine, initial, NULL));
-    return engine;
+    must(haul_engine_fill(engine, initial, layer));
+    int rc = root ? haul_checkpoint_load(engine, root, NULL, &info) : 0;
+    must(rc == -ENOENT ? 0 : rc);
+    return info.step;
 }
 
-static void one_step(struct haul_device *dev, void *stream, struct haul_unit *const unit[2],
-                     struct activations *on_device)
+static void one_step(struct haul_device *dev, void *stream, struct layer layer[2],
+                     void *activations)
 {
-    const haul_device_fn forward_fn[] = {forward0, forward1};
-    const haul_device_fn backward_fn[] = {backward0, backward1};
-
-    for (int u = 0; u < 2; u++) {
-        must(haul_unit_acquire(unit[u], stream, &ahead[u]));
-        must(haul_device_launch(dev, stream, forward_fn[u], on_device));
-        must(haul_unit_release(unit[u], stream));
+    for (struct layer *l = layer; l < layer + 2; l++) {
+        must(haul_unit_acquire(l->unit, stream, &l->ahead));
+        must(haul_device_launch(dev, stream, forward, l));
+        must(haul_unit_release(l->unit, stream));
     }
-    for (int u = 1; u >= 0; u--) {
-        must(haul_unit_acquire(unit[u], stream, &back[u]));
-        must(haul_unit_grad(unit[u], stream, &grad[u]));
-        must(haul_device_launch(dev, stream, backward_fn[u], on_device));
-        must(haul_unit_reduce(unit[u], stream));
-        must(haul_unit_release(unit[u], stream));
-    }
-}
-
-/* The points of a step are the same in every run; ranks have their own. */
-static void make_batch(struct activations *a, uint64_t step, uint32_t rank)
-{
-    uint64_t state = 77777 * step + rank;
-
-    for (int s = 0; s < BATCH; s++) {
-        for (int i = 0; i < NIN; i++)
-            a->x[s][i] = uniform(&state);
-        for (int o = 0; o < NOUT; o++)
-            a->target[s][o] = sinf(3 * a->x[s][o]);
+    must(haul_device_launch(dev, stream, loss, activations));
+    for (struct layer *l = layer + 2; l-- > layer;) {
+        must(haul_unit_acquire(l->unit, stream, &l->back));
+        must(haul_unit_grad(l->unit, stream, &l->grad));
+        must(haul_device_launch(dev, stream, backward, l));
+        must(haul_unit_reduce(l->unit, stream));
+        must(haul_unit_release(l->unit, stream));
     }
 }
 
-static struct haul_comm *open_ranks(struct haul_device *dev)
+static void train(const struct haul_engine_opts *opts, uint64_t nsteps, const char *root)
 {
-    struct haul_comm *comm;
-
-#ifdef WITH_MPI
-    must(haul_comm_mpi_open(NULL, dev, &comm));
-#else
-    must(haul_comm_self_open(dev, &comm));
-#endif
-    return comm;
-}
-
-static void print_tiers(struct haul_engine *engine)
-{
-    static const char *const name[HAUL_NTIERS] = {"device", "host", "nvme"};
-    uint64_t planned, peak;
-
-    for (int t = 0; t < HAUL_NTIERS; t++) {
-        must(haul_engine_tier_bytes(engine, (enum haul_tier)t, &planned, &peak));
-        printf("%-6s %8" PRIu64 " B planned, %8" PRIu64 " B at most\n", name[t], planned, peak);
-    }
-}
-
-static int train(struct haul_device *dev, const char *dir, uint64_t nsteps)
-{
-    static struct activations a;
-    struct activations *on_device;
-    struct haul_comm *comm = open_ranks(dev);
-    struct haul_unit *unit[2];
-    struct haul_engine *engine = open_engine(dev, comm, dir, unit);
+    static struct activations a; /* of the host: what goes up is x, what comes down the loss */
     struct haul_step step = {
-        .lr = 3e-3, .weight_decay = 0.01, .clip_norm = 1, .grad_scale = 1.0 / comm->nranks};
+        .lr = 3e-3, .weight_decay = 0.01, .clip_norm = 1, .grad_scale = 1.0 / opts->comm->nranks};
     struct haul_report report = {0};
-    float first_loss = 0;
+    struct haul_engine *engine;
     void *stream, *mem;
     uint64_t digest;
 
-    must(haul_device_alloc(dev, sizeof a, &mem));
-    on_device = mem;
-    must(haul_device_stream_open(dev, &stream));
-    for (uint64_t t = 0; t < nsteps; t++) {
-        make_batch(&a, t, comm->rank);
-        must(haul_device_copy_h2d(dev, on_device, &a, sizeof a, stream));
-        one_step(dev, stream, unit, on_device);
-        must(haul_device_copy_d2h(dev, &a.loss, &on_device->loss, sizeof a.loss, stream));
+    must(haul_device_alloc(opts->device, sizeof a, &mem));
+    must(haul_device_stream_open(opts->device, &stream));
+    must(haul_engine_open(opts, &engine));
+    struct activations *d = mem;
+    struct layer layer[2] = {
+        {.nin = NIN, .nout = NHIDDEN, .in = d->x, .out = d->h, .dout = d->dh},
+        {.nin = NHIDDEN, .nout = NOUT, .in = d->h, .out = d->y, .dout = d->y, .din = d->dh}};
+    for (uint64_t t = begin(engine, layer, root); t < nsteps; t++) {
+        uint64_t state =
+            77777 * t + opts->comm->rank; /* the points of a step are the same in every run */
+        for (int i = 0; i < BATCH * NIN; i++)
+            a.x[i] = uniform(&state);
+        must(haul_device_copy_h2d(opts->device, d->x, a.x, sizeof a.x, stream));
+        one_step(opts->device, stream, layer, d);
+        must(haul_device_copy_d2h(opts->device, &a.loss, &d->loss, sizeof a.loss, stream));
         must(haul_engine_step(engine, &step, &report));
-        must(haul_device_stream_sync(dev, stream));
-        if (t == 0)
-            first_loss = a.loss;
-        if (comm->rank == 0 && (t % 50 == 0 || t + 1 == nsteps))
-            printf("step %3" PRIu64 "  loss %.4f  norm %.3f  clip %.3f\n", t + 1, a.loss,
-                   report.grad_norm, report.clip);
+        must(haul_device_stream_sync(opts->device, stream));
+        if (opts->comm->rank == 0 && (t % 50 == 0 || t + 1 == nsteps))
+            printf("step %3" PRIu64 "  loss %.4f  norm %.3f\n", t + 1, a.loss, report.grad_norm);
     }
+    must(root ? haul_checkpoint_save(engine, root, NULL) : 0);
     must(haul_engine_digest(engine, &digest));
-    if (comm->rank == 0) {
-        print_tiers(engine);
+    if (opts->comm->rank == 0)
         printf("digest %016" PRIx64 "\n", digest);
-    }
     haul_engine_close(engine);
-    haul_comm_close(comm);
-    haul_device_stream_close(dev, stream);
-    haul_device_free(dev, mem);
-    return a.loss < first_loss / 2 ? 0 : 1;
+    haul_device_stream_close(opts->device, stream);
+    haul_device_free(opts->device, mem);
 }
 
 int main(int argc, char **argv)
 {
-    struct haul_device_host_opts opts;
-    struct haul_device *dev;
-    int rc;
+    struct haul_device_host_opts device;
+    struct haul_engine_opts opts;
 
+    if (argc < 2)
+        return fprintf(stderr, "usage: two_layers DIRECTORY [STEPS [CHECKPOINTS]]\n"), 2;
+    haul_device_host_opts_init(&device);
+    device.mem_bytes = 3 << 19; /* of a device */
+    device.h2d_bytes_per_s = device.d2h_bytes_per_s = 1e9;
+    haul_engine_opts_init(&opts);
+    opts.trainer_device_bytes = sizeof(struct activations);
+    opts.nvme_dirs = (const char *const *)argv + 1;
+    opts.nnvme_dirs = 1;
+    opts.slots = 2;
+    opts.slot_bytes = 64 << 10;
+    opts.host_mem_bytes = 2000 << 10; /* too little for all records: some rest in DIRECTORY */
+    must(haul_device_host_open(&device, &opts.device));
 #ifdef WITH_MPI
-    int level;
-
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+    must(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &(int){0}));
+    must(haul_comm_mpi_open(NULL, opts.device, &opts.comm));
+#else
+    must(haul_comm_self_open(opts.device, &opts.comm));
 #endif
-    if (argc < 2) {
-        fprintf(stderr, "usage: two_layers DIRECTORY [STEPS]\n");
-        return 2;
-    }
-    haul_device_host_opts_init(&opts);
-    opts.mem_bytes = 1 << 20; /* of a device */
-    opts.h2d_bytes_per_s = opts.d2h_bytes_per_s = 1e9;
-    must(haul_device_host_open(&opts, &dev));
-    rc = train(dev, argv[1], argc > 2 ? strtoull(argv[2], NULL, 10) : 300);
-    must(haul_device_close(dev));
+    train(&opts, argc > 2 ? strtoull(argv[2], NULL, 10) : 300, argc > 3 ? argv[3] : NULL);
+    haul_comm_close(opts.comm);
 #ifdef WITH_MPI
     MPI_Finalize();
 #endif
-    return rc;
+    return haul_device_close(opts.device) < 0;
 }

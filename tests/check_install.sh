@@ -64,7 +64,11 @@ export LD_LIBRARY_PATH="$libdir"
 "$work/page_array" "$work/store" 256
 said=$("$work/two_layers" "$work/store")
 echo "$said"
-again=$("$work/two_layers" "$work/store" | tail -n 1)
+echo "$said" | awk '/^step/ { loss = $4 } NR == 1 { first = loss } END { exit !(loss < first / 2) }' ||
+    { echo "FAILED: two_layers does not learn" && exit 1; }
+# Ended at 120 steps, and gone on with from the checkpoint.
+"$work/two_layers" "$work/store" 120 "$work/saves" >"$work/begun.txt"
+again=$("$work/two_layers" "$work/store" 300 "$work/saves" | tail -n 1)
 [ "$again" = "$(echo "$said" | tail -n 1)" ] || { echo "FAILED: another digest, $again" && exit 1; }
 if [ -n "$(find "$work/root" -name haul-mpi.pc)" ] && command -v mpirun >"$work/mpirun"; then
     OMPI_CC=$cc mpicc -DWITH_MPI "$examples/two_layers.c" -o "$work/two_layers_mpi" \
