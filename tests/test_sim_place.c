@@ -99,8 +99,19 @@ static struct hl_sim_opts model(enum haul_offload offload, enum haul_master mast
 
     hl_sim_opts_init(&o);
     cr_assert_eq(hl_sim_model_equal(PARAMS, UNITS, elems, visits, &o.model), 0);
-    o.rates = (struct hl_sim_rates){1e12, 1e12, 1e10, 1e10, 1e11, 1e11, 1e9, 1e9,
-                                    1e9,  1e10, 1e10, 0,    0,    0,    0};
+    o.rates = (struct hl_sim_rates){.flops_per_s = 1e12,
+                                    .device_mem_bytes_per_s = 1e12,
+                                    .h2d_bytes_per_s = 1e10,
+                                    .d2h_bytes_per_s = 1e10,
+                                    .mem_bytes_per_s = 1e11,
+                                    .optim_bytes_per_s = 1e11,
+                                    .drive_read_bytes_per_s = 1e9,
+                                    .drive_write_bytes_per_s = 1e9,
+                                    .drive_mixed_bytes_per_s = 1e9,
+                                    .comm_bytes_per_s = 1e10,
+                                    .net_bytes_per_s = 1e10,
+                                    .mem_per_link_byte = 1,
+                                    .mem_per_drive_byte = 1};
     o.tokens = 1000;
     o.offload = offload;
     o.master = master;

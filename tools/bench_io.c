@@ -178,6 +178,12 @@ void hl_bench_io_set_depths(struct hl_bench_io *b, uint32_t reads, uint32_t writ
     cut(b, reads, writes);
 }
 
+void hl_bench_io_set_record_bytes(struct hl_bench_io *b, uint64_t bytes)
+{
+    b->opts.record_bytes = bytes;
+    cut(b, 1, 1);
+}
+
 double hl_bench_io_huge_fraction(const struct hl_bench_io *b)
 {
     return b->huge_fraction;
@@ -190,15 +196,21 @@ void hl_bench_io_verify(struct hl_bench_io *b, enum haul_verify verify)
 
 /* ---- passes ---- */
 
-static int submit(struct hl_bench_io *b, int write, uint32_t record, uint64_t *token)
+static int submit_slot(struct hl_bench_io *b, int write, uint32_t record, uint32_t slot,
+                       uint64_t *token)
 {
     uint64_t at = record * b->record_bytes, left = b->bytes - at;
     struct haul_io io = {.write = write,
                          .offset = at,
-                         .buf = b->mem + (record % NSLOTS) * b->record_bytes,
+                         .buf = b->mem + slot * b->record_bytes,
                          .bytes = left < b->record_bytes ? left : b->record_bytes};
 
     return haul_store_submit(b->store, &io, token);
+}
+
+static int submit(struct hl_bench_io *b, int write, uint32_t record, uint64_t *token)
+{
+    return submit_slot(b, write, record, record % NSLOTS, token);
 }
 
 static int settle(struct hl_bench_io *b, uint64_t *token)
@@ -241,6 +253,58 @@ static int both_ways(struct hl_bench_io *b, uint64_t *reads, uint64_t *writes)
         if (rc == 0)
             rc = submit(b, 1, i, &writes[i % NSLOTS]);
     }
+    return rc;
+}
+
+/* The whole records of a store one at a time, far from each other, so that nothing reads ahead. */
+int hl_bench_io_alone(struct hl_bench_io *b, int write, uint32_t n, double *bytes_per_s)
+{
+    uint64_t begun_ns = hl_clock_ns(), token = 0;
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        rc = submit(b, write, (uint32_t)(i * UINT64_C(7919) % (b->nrecords - 1)), &token);
+        if (rc == 0)
+            rc = settle(b, &token);
+    }
+    *bytes_per_s = (double)(n * b->record_bytes) / ((double)(hl_clock_ns() - begun_ns) * 1e-9);
+    return rc;
+}
+
+/* What is complete first goes on first: a read becomes a write, a write makes room for the next read. */
+static int ring(struct hl_bench_io *b, uint32_t nslots, uint64_t tokens[NSLOTS])
+{
+    uint32_t record[NSLOTS], next = 0, left = 2 * b->nrecords, i;
+    int writes[NSLOTS] = {0}, rc = 0;
+
+    for (i = 0; rc == 0 && i < nslots; i++) {
+        record[i] = next++;
+        rc = submit_slot(b, 0, record[i], i, &tokens[i]);
+    }
+    for (; rc == 0 && left; left--) {
+        rc = haul_store_wait_any(b->store, tokens, nslots, &i);
+        if (rc < 0)
+            return rc;
+        tokens[i] = 0;
+        if (writes[i] && next == b->nrecords)
+            continue;
+        record[i] = writes[i] ? next++ : record[i];
+        writes[i] = !writes[i];
+        rc = submit_slot(b, writes[i], record[i], i, &tokens[i]);
+    }
+    return rc;
+}
+
+int hl_bench_io_ring(struct hl_bench_io *b, uint32_t nslots, double *bytes_per_s)
+{
+    uint64_t tokens[NSLOTS] = {0}, begun_ns = hl_clock_ns();
+    int rc = ring(b, nslots < NSLOTS ? nslots : NSLOTS, tokens);
+
+    for (uint32_t i = 0; i < NSLOTS; i++) {
+        int ended = settle(b, &tokens[i]);
+        rc = rc < 0 ? rc : ended;
+    }
+    *bytes_per_s = 2 * (double)b->bytes / ((double)(hl_clock_ns() - begun_ns) * 1e-9);
     return rc;
 }
 

@@ -41,10 +41,17 @@ struct haul_store *hl_bench_io_store(struct hl_bench_io *b);
 uint64_t hl_bench_io_bytes(const struct hl_bench_io *b);
 /* No more than the store was opened with. */
 void hl_bench_io_set_depths(struct hl_bench_io *b, uint32_t reads, uint32_t writes);
+/* No more than it was opened with, in whole blocks. */
+void hl_bench_io_set_record_bytes(struct hl_bench_io *b, uint64_t bytes);
 double hl_bench_io_huge_fraction(const struct hl_bench_io *b);
 /* For the passes from now on; a write pass must come before checked reads. */
 void hl_bench_io_verify(struct hl_bench_io *b, enum haul_verify verify);
 int hl_bench_io_pass(struct hl_bench_io *b, enum hl_io_pattern pattern, struct hl_io_pass *out);
+/* n records one at a time, each waited for. */
+int hl_bench_io_alone(struct hl_bench_io *b, int write, uint32_t n, double *bytes_per_s);
+/* All records through a ring of so many slots (at most 6), as the engine's: read, written, and the slot is for
+ * the next; bytes both ways. */
+int hl_bench_io_ring(struct hl_bench_io *b, uint32_t nslots, double *bytes_per_s);
 
 /* ---- fio ---- */
 

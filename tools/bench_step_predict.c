@@ -1,9 +1,9 @@
 /*
  * bench_step_predict.c: the simulator's word on a measured row.
  *
- * On the emulated device a copy over the link is a copy in host memory, so link and optimizer share it: it
- * is taken to give what the optimizer reaches alone. Compute is set, and what a device does beside it (zeroing,
- * narrowing) takes no time there.
+ * On the emulated device a copy over the link is a copy in host memory by a thread of this machine, and it is
+ * no faster than such a thread. What copies and the drive take from the optimizer is measured. Compute is set, and
+ * what a device does beside it (zeroing, narrowing) takes no time there.
  */
 #include "bench_step.h"
 #include "sim.h"
@@ -14,32 +14,46 @@
  * (haul bench step --params 1Mi --units 64 --placement host --no-compute, a unit's share). */
 #define WAKE_S 50e-6
 
-static double or_at_once(double rate)
+static double or_else(double rate, double otherwise)
 {
-    return rate > 0 ? rate : AT_ONCE;
+    return rate > 0 ? rate : otherwise;
 }
+
+static double min_of(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* Costs that came out as nothing: below what can be measured. */
+#define NO_COST 1e-6
 
 static struct hl_sim_rates rates_of(const struct hl_step_model_opts *o,
                                     const struct hl_step_row *row)
 {
-    const double optim = or_at_once(row->rates.optim_bytes_per_s);
-    const double drive = or_at_once(row->rates.mixed_bytes_per_s);
+    const struct hl_step_rates *r = &row->rates;
+    const double optim = or_else(r->optim_bytes_per_s, AT_ONCE);
+    const double copy = or_else(r->copy_bytes_per_s, AT_ONCE);
+    const double link = min_of(or_else(o->link_bytes_per_s, copy), copy);
 
     return (struct hl_sim_rates){.flops_per_s = 1,
                                  .device_mem_bytes_per_s =
                                      row->placement == HL_STEP_DEVICE ? optim : AT_ONCE,
-                                 .h2d_bytes_per_s = or_at_once(o->link_bytes_per_s),
-                                 .d2h_bytes_per_s = or_at_once(o->link_bytes_per_s),
+                                 .h2d_bytes_per_s = link,
+                                 .d2h_bytes_per_s = link,
                                  .mem_bytes_per_s = optim,
                                  .optim_bytes_per_s = optim,
-                                 .drive_read_bytes_per_s = drive,
-                                 .drive_write_bytes_per_s = drive,
-                                 .drive_mixed_bytes_per_s = drive,
+                                 .drive_read_bytes_per_s = or_else(r->read_bytes_per_s, AT_ONCE),
+                                 .drive_write_bytes_per_s = or_else(r->write_bytes_per_s, AT_ONCE),
+                                 .drive_mixed_bytes_per_s = or_else(r->ring_bytes_per_s, AT_ONCE),
                                  .comm_bytes_per_s = AT_ONCE,
                                  .net_bytes_per_s = AT_ONCE,
                                  .link_latency_s = WAKE_S,
                                  .drive_latency_s = WAKE_S,
-                                 .emulated = 1};
+                                 .mem_per_link_byte = or_else(r->mem_per_copied_byte, NO_COST),
+                                 .mem_per_drive_byte = or_else(r->mem_per_drive_byte, NO_COST),
+                                 .norm_bytes_per_s = r->norm_bytes_per_s,
+                                 .accumulate_bytes_per_s = r->accumulate_bytes_per_s,
+                                 .optim_weight = r->optim_weight};
 }
 
 static void set_opts(const struct hl_step_model_opts *m, const struct hl_step_bench *b,

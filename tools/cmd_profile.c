@@ -12,7 +12,9 @@ static void print_value(unsigned i, double v)
 {
     const char *name = hl_profile_rate_name(i);
 
-    if (i == 0)
+    if (i >= HL_RATE_MEM_PER_LINK_BYTE)
+        printf("%-24s %9.4g         ", name, v);
+    else if (i == HL_RATE_FLOPS)
         printf("%-24s %9.4g TFLOP/s ", name, v / 1e12);
     else if (v < 1)
         printf("%-24s %9.4g us      ", name, v * 1e6);
@@ -50,8 +52,8 @@ static int print_json(struct hl_profile *p)
         failed |= json_object_set_new(rates, name, json_real(*hl_profile_rate(&p->rates, i))) < 0;
         failed |= json_object_set_new(sources, name, json_string(p->source[i])) < 0;
     }
-    root = json_pack("{s:i, s:s, s:s, s:O, s:O, s:b}", "version", 1, "name", p->name, "about",
-                     p->about, "rates", rates, "sources", sources, "emulated", p->rates.emulated);
+    root = json_pack("{s:i, s:s, s:s, s:O, s:O}", "version", 1, "name", p->name, "about", p->about,
+                     "rates", rates, "sources", sources);
     failed |= !root;
     if (root && p->ranks_per_node)
         json_object_set_new(root, "ranks_per_node", json_integer((json_int_t)p->ranks_per_node));
@@ -72,10 +74,8 @@ static int print_json(struct hl_profile *p)
 
 static int list(void)
 {
-    const struct hl_profile *p;
-
-    for (unsigned i = 0; (p = hl_profile_builtin(i)); i++)
-        printf("%-10s %s\n", p->name, p->about);
+    for (unsigned i = 0; hl_profile_name(i); i++)
+        printf("%-10s %s\n", hl_profile_name(i), hl_profile_about(i));
     return HL_EXIT_OK;
 }
 

@@ -23,7 +23,7 @@ static const struct {
 void hl_sim_request_init(struct hl_sim_request *q)
 {
     memset(q, 0, sizeof *q);
-    q->profile_name = hl_profile_builtin(0)->name;
+    q->profile_name = hl_profile_name(0);
     q->units = 32;
     q->ranks = 1;
     q->window = 2;

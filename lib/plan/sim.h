@@ -28,7 +28,13 @@ struct hl_sim_rates {
     double net_bytes_per_s;  /* between nodes: what a node sends */
     /* Until an idle lane begins (link: compute and the optimizer's thread too), and of every collective. */
     double link_latency_s, drive_latency_s, comm_latency_s;
-    int emulated; /* the device is host memory: a copy over the link reads and writes it */
+    /* What a byte over the link, or of the drives, takes of host memory's: 1 where a device reaches it by
+     * itself; more where processors copy or check it. */
+    double mem_per_link_byte, mem_per_drive_byte;
+    double norm_bytes_per_s,
+        accumulate_bytes_per_s; /* of a node, alone, on gradients that land: read once, or
+                                                        added to sums; 0: as optim_bytes_per_s */
+    double optim_weight; /* of the optimizer to another lane when both want all of it; 0: 1 */
 };
 
 struct hl_sim_visit {

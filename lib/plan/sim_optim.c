@@ -19,11 +19,11 @@ static bool end_job(struct sim *s)
     return true;
 }
 
-static void work(struct sim *s, uint32_t unit, double bytes)
+static void work(struct sim *s, uint32_t unit, double bytes, double as_update)
 {
     s->optim.work = hl_sim_put(s, SIM_HOST,
                                (struct sim_op){.idle_s = s->o->rates.link_latency_s,
-                                               .work = bytes,
+                                               .work = as_update,
                                                .bytes = (uint64_t)bytes,
                                                .unit = (int32_t)unit});
 }
@@ -40,9 +40,19 @@ static double land_bytes(const struct sim *s, const struct sim_unit *u, const st
     return n * (s->o->grad_bytes + (job->first ? 4 : 8));
 }
 
+/* Its time, as that of an update's bytes. */
+static double land_work(const struct sim *s, double bytes)
+{
+    const struct hl_sim_rates *r = &s->o->rates;
+    const double rate = s->passes == 1 ? r->norm_bytes_per_s : r->accumulate_bytes_per_s;
+
+    return rate > 0 ? bytes * r->optim_bytes_per_s / rate : bytes;
+}
+
 static bool land(struct sim *s, const struct sim_job *job)
 {
     const struct sim_unit *u = &s->unit[job->unit];
+    double bytes;
 
     switch (s->optim.phase) {
     case 0: /* several ranks: until the pump has queued the reduce; then until it has landed */
@@ -54,7 +64,8 @@ static bool land(struct sim *s, const struct sim_job *job)
         s->optim.waits = HAUL_LANE_OPTIM;
         if (u->offload == HAUL_OFFLOAD_NONE)
             return end_job(s);
-        work(s, job->unit, land_bytes(s, u, job));
+        bytes = land_bytes(s, u, job);
+        work(s, job->unit, bytes, land_work(s, bytes));
         s->optim.phase = 1;
         return true;
     default:
@@ -136,13 +147,18 @@ static bool take_slots(struct sim *s, uint32_t unit)
     return s->optim.pslot >= 0;
 }
 
+static void update_elems(struct sim *s, uint32_t unit, double n)
+{
+    work(s, unit, n * update_bytes(s), n * update_bytes(s));
+}
+
 static bool begin_chunk(struct sim *s, uint32_t unit)
 {
     const struct sim_unit *u = &s->unit[unit];
     struct hl_chunk_part part[2];
 
     if (!u->record_paged) {
-        work(s, unit, (double)u->own * update_bytes(s));
+        update_elems(s, unit, (double)u->own);
         return true;
     }
     int slot = hl_sim_record_find(s, unit, s->optim.chunk);
@@ -155,7 +171,7 @@ static bool begin_chunk(struct sim *s, uint32_t unit)
     s->rslot[slot].state = SIM_UPDATING;
     s->optim.rslot = slot;
     hl_chunk_parts(&u->ck, s->optim.chunk, part);
-    work(s, unit, (double)part[0].n * update_bytes(s));
+    update_elems(s, unit, (double)part[0].n);
     return true;
 }
 

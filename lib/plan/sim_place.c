@@ -48,14 +48,16 @@ static int check_rates(const struct hl_sim_rates *r)
                {"drive_write_bytes_per_s", r->drive_write_bytes_per_s},
                {"drive_mixed_bytes_per_s", r->drive_mixed_bytes_per_s},
                {"comm_bytes_per_s", r->comm_bytes_per_s},
-               {"net_bytes_per_s", r->net_bytes_per_s}};
+               {"net_bytes_per_s", r->net_bytes_per_s},
+               {"mem_per_link_byte", r->mem_per_link_byte},
+               {"mem_per_drive_byte", r->mem_per_drive_byte}};
     const double latency[] = {r->link_latency_s, r->drive_latency_s, r->comm_latency_s};
 
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
         if (!(all[i].value > 0) || !isfinite(all[i].value))
             return hl_fail(-EINVAL, "sim: rate %s is %g; it must be above 0", all[i].name,
                            all[i].value);
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < sizeof latency / sizeof *latency; i++)
         if (!(latency[i] >= 0) || !isfinite(latency[i]))
             return hl_fail(-EINVAL, "sim: a latency is %g s; it must not be below 0", latency[i]);
     return 0;

@@ -1,4 +1,6 @@
 /* sim_streams.c: lanes as streams of operations, and how fast each goes while others do. */
+#include <math.h>
+
 #include "sim_state.h"
 
 static const enum haul_lane lane_of[SIM_NSTREAMS] = {
@@ -80,51 +82,78 @@ static bool works(const struct sim *s, enum sim_stream_id id)
     return s->stream[id].running && s->stream[id].head_s <= 0;
 }
 
-/* A node's drives: each direction alone, or both. */
+/* How much of its rate alone each direction keeps while both work: 1 where neither slows the other, a half where
+ * they take turns. It is what the mixed rate amounts to: as many bytes each way, and when the faster direction
+ * has moved its own, the slower goes on alone. */
+static double drive_share(const struct hl_sim_rates *r)
+{
+    const double slow = fmin(r->drive_read_bytes_per_s, r->drive_write_bytes_per_s);
+    const double fast = fmax(r->drive_read_bytes_per_s, r->drive_write_bytes_per_s);
+    const double together =
+        2 / r->drive_mixed_bytes_per_s - 1 / slow + 1 / fast; /* fast's, a byte */
+
+    return together * fast > 1 ? 1 / (together * fast) : 1;
+}
+
 static void drive_rates(const struct sim *s, double rate[SIM_NSTREAMS])
 {
     const struct hl_sim_rates *r = &s->o->rates;
     const bool both = works(s, SIM_READ) && works(s, SIM_WRITE);
-    const double half = r->drive_mixed_bytes_per_s / 2;
+    const double part = s->share * (both ? drive_share(r) : 1);
 
-    rate[SIM_READ] = r->drive_read_bytes_per_s;
-    rate[SIM_WRITE] = r->drive_write_bytes_per_s;
-    if (both && half < rate[SIM_READ])
-        rate[SIM_READ] = half;
-    if (both && half < rate[SIM_WRITE])
-        rate[SIM_WRITE] = half;
-    rate[SIM_READ] *= s->share;
-    rate[SIM_WRITE] *= s->share;
+    rate[SIM_READ] = r->drive_read_bytes_per_s * part;
+    rate[SIM_WRITE] = r->drive_write_bytes_per_s * part;
 }
 
-/* Host memory for all that uses it at once, max-min fair: who asks for little gets it, who asks for much
- * shares what is left. */
+/* What uses host memory at once: how much it wants, and how much of what is short is its due. */
+struct mem_user {
+    enum sim_stream_id id;
+    double per_byte, want, weight;
+};
+
+static unsigned list_users(const struct sim *s, const double rate[SIM_NSTREAMS],
+                           struct mem_user out[SIM_NSTREAMS])
+{
+    const struct hl_sim_rates *r = &s->o->rates;
+    const struct mem_user all[] = {{SIM_H2D, r->mem_per_link_byte, 0, 1},
+                                   {SIM_D2H, r->mem_per_link_byte, 0, 1},
+                                   {SIM_READ, r->mem_per_drive_byte, 0, 1},
+                                   {SIM_WRITE, r->mem_per_drive_byte, 0, 1},
+                                   {SIM_HOST, 1, 0, r->optim_weight > 0 ? r->optim_weight : 1}};
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
+        if (!works(s, all[i].id))
+            continue;
+        out[n] = all[i];
+        out[n].want = rate[all[i].id] * all[i].per_byte;
+        n++;
+    }
+    return n;
+}
+
+/* Max-min fair: who asks for less than its due gets it, who asks for more shares what is left. */
 static void share_memory(const struct sim *s, double rate[SIM_NSTREAMS])
 {
-    static const enum sim_stream_id users[] = {SIM_H2D, SIM_D2H, SIM_READ, SIM_WRITE, SIM_HOST};
-    const unsigned n = sizeof users / sizeof *users;
-    double have = s->o->rates.mem_bytes_per_s * s->share;
-    bool served[sizeof users / sizeof *users];
-    unsigned left = 0;
+    struct mem_user user[SIM_NSTREAMS];
+    double have = s->o->rates.mem_bytes_per_s * s->share, weights = 0;
+    unsigned n = list_users(s, rate, user);
 
-    for (unsigned i = 0; i < n; i++) {
-        served[i] = !works(s, users[i]);
-        left += !served[i];
-    }
-    for (bool any = true; any && left;) {
+    for (unsigned i = 0; i < n; i++)
+        weights += user[i].weight;
+    for (bool any = true; any && n;) {
         any = false;
         for (unsigned i = 0; i < n; i++) {
-            const double each = i < 2 && s->o->rates.emulated ? 2 : 1, want = rate[users[i]] * each;
-            if (served[i] || want > have / left)
+            if (user[i].want * weights > have * user[i].weight)
                 continue;
-            have -= want;
-            served[i] = any = true;
-            left--;
+            have -= user[i].want;
+            weights -= user[i].weight;
+            user[i--] = user[--n];
+            any = true;
         }
     }
     for (unsigned i = 0; i < n; i++)
-        if (!served[i])
-            rate[users[i]] = have / left / (i < 2 && s->o->rates.emulated ? 2 : 1);
+        rate[user[i].id] = have * user[i].weight / weights / user[i].per_byte;
 }
 
 static void rates(const struct sim *s, double rate[SIM_NSTREAMS])

@@ -1,0 +1,224 @@
+/* bench_beside.c: updates in a thread of their own, while this one copies, or drives a store. */
+#include "bench_beside.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "clock.h"
+#include "fail.h"
+#include "sys.h"
+#include "team.h"
+
+/* More than caches hold; updated in pieces, so that bytes are counted every millisecond or so. */
+#define ELEMS       (UINT64_C(8) << 20)
+#define PIECE_ELEMS (UINT64_C(1) << 19)
+#define COPY_BYTES  (UINT64_C(64) << 20)
+#define BYTES       (16 * ELEMS + 2 * COPY_BYTES)
+#define CHUNK_BYTES (UINT64_C(4) << 20) /* as the emulated link's */
+#define WINDOW_NS   UINT64_C(30000000)
+
+struct hl_beside {
+    enum haul_master master;
+    uint32_t nthreads;
+    enum kernel { UPDATE = 0, NORM, ACCUMULATE } kernel;
+    char *mem; /* gradient, parameter, master, m, v; then source and target of copies */
+    pthread_t thread;
+    atomic_int stop;
+    atomic_int rc;
+    _Atomic uint64_t bytes; /* of updates so far */
+};
+
+/* ---- the optimizer's thread ---- */
+
+static int update(struct hl_beside *b, const struct haul_optim *optim, uint64_t at)
+{
+    const uint64_t master_bytes = b->master == HAUL_MASTER_SPLIT ? 2 : 4;
+    char *param = b->mem + 2 * ELEMS, *master = param + 2 * ELEMS, *m = master + 4 * ELEMS;
+    struct haul_optim_step step = {
+        .struct_size = sizeof step, .step = 1, .lr = 1e-4, .grad_scale = 1};
+    struct haul_optim_arrays a = {.struct_size = sizeof a,
+                                  .n = PIECE_ELEMS,
+                                  .grad_dtype = HAUL_BF16,
+                                  .param_dtype = HAUL_BF16,
+                                  .master_form = b->master,
+                                  .grad = b->mem + 2 * at,
+                                  .param = param + 2 * at,
+                                  .master = master + master_bytes * at,
+                                  .m = (float *)(void *)(m + 4 * at),
+                                  .v = (float *)(void *)(m + 4 * ELEMS + 4 * at)};
+
+    return haul_optim_update(optim, &a, &step, b->nthreads);
+}
+
+/* A gradient on its way: its square alone, or added to sums in FP32 that have been begun. */
+static int land(struct hl_beside *b, uint64_t at)
+{
+    const char *grad = b->mem + 2 * at;
+    double sum = 0;
+    int finite;
+
+    if (b->kernel == NORM)
+        return haul_norm_sumsq(grad, HAUL_BF16, PIECE_ELEMS, b->nthreads, &sum, &finite);
+    return haul_norm_accumulate((float *)(void *)(b->mem + 4 * (ELEMS + at)), grad, HAUL_BF16,
+                                PIECE_ELEMS, 0, b->nthreads, NULL, NULL);
+}
+
+static void *optim_main(void *arg)
+{
+    struct hl_beside *b = arg;
+    const uint64_t each = b->kernel == NORM                ? 2
+                          : b->kernel == ACCUMULATE        ? 10
+                          : b->master == HAUL_MASTER_SPLIT ? 26
+                                                           : 28;
+    struct haul_optim optim;
+    int rc = b->nthreads > 1 ? hl_team_bind(0, 1, b->nthreads) : 0;
+
+    (void)rc; /* where it is refused the engine's is too */
+    haul_optim_init(&optim, HAUL_ADAMW);
+    for (uint64_t at = 0; !atomic_load(&b->stop); at = (at + PIECE_ELEMS) % ELEMS) {
+        rc = b->kernel == UPDATE ? update(b, &optim, at) : land(b, at);
+        if (rc < 0)
+            break;
+        atomic_fetch_add(&b->bytes, PIECE_ELEMS * each);
+    }
+    atomic_store(&b->rc, rc < 0 ? rc : 0);
+    return NULL;
+}
+
+static int begin_thread(struct hl_beside *b, enum kernel kernel)
+{
+    uint64_t before = atomic_load(&b->bytes);
+
+    b->kernel = kernel;
+    atomic_store(&b->stop, 0);
+    atomic_store(&b->rc, 1);
+    int rc = hl_sys_thread("beside", optim_main, b, &b->thread);
+    /* its team stands when the first are done */
+    while (rc == 0 && atomic_load(&b->rc) == 1 &&
+           atomic_load(&b->bytes) < before + 64 * PIECE_ELEMS)
+        hl_clock_sleep_until(hl_clock_ns() + 200000);
+    return rc;
+}
+
+static int end_thread(struct hl_beside *b)
+{
+    atomic_store(&b->stop, 1);
+    hl_sys_join(b->thread);
+    return atomic_load(&b->rc);
+}
+
+/* ---- this thread ---- */
+
+static double copy(struct hl_beside *b)
+{
+    char *src = b->mem + 16 * ELEMS, *dst = src + COPY_BYTES;
+    uint64_t begin = hl_clock_ns(), now = begin, bytes = 0;
+
+    for (; now < begin + WINDOW_NS; now = hl_clock_ns()) {
+        memcpy(dst + bytes % COPY_BYTES, src + bytes % COPY_BYTES, CHUNK_BYTES);
+        bytes += CHUNK_BYTES;
+    }
+    return (double)bytes / (double)(now - begin) * 1e9;
+}
+
+struct watch {
+    uint64_t ns, bytes;
+};
+
+static struct watch look(struct hl_beside *b)
+{
+    return (struct watch){hl_clock_ns(), atomic_load(&b->bytes)};
+}
+
+static double since(struct hl_beside *b, struct watch w)
+{
+    struct watch now = look(b);
+
+    return (double)(now.bytes - w.bytes) / (double)(now.ns - w.ns) * 1e9;
+}
+
+static int beside_drive(struct hl_beside *b, struct hl_bench_io *io, struct hl_beside_rates *out)
+{
+    struct watch w = look(b);
+    struct hl_io_pass pass;
+    int rc = hl_bench_io_pass(io, HL_IO_MIXED, &pass);
+
+    if (rc < 0)
+        return rc;
+    out->optim_at_drive = since(b, w);
+    out->drive_too = pass.gb_per_s * 1e9;
+    return 0;
+}
+
+static double alone(struct hl_beside *b)
+{
+    struct watch w = look(b);
+
+    hl_clock_sleep_until(w.ns + WINDOW_NS);
+    return since(b, w);
+}
+
+static int landing(struct hl_beside *b, enum kernel kernel, double *out)
+{
+    int rc = begin_thread(b, kernel);
+
+    if (rc < 0)
+        return rc;
+    *out = alone(b);
+    return end_thread(b);
+}
+
+int hl_beside_take(struct hl_beside *b, struct hl_bench_io *io, struct hl_beside_rates *out)
+{
+    struct hl_beside_rates r = {.copy = copy(b)};
+    struct watch w;
+    int rc, ended;
+
+    if ((rc = landing(b, NORM, &r.norm)) < 0 || (rc = landing(b, ACCUMULATE, &r.accumulate)) < 0 ||
+        (rc = begin_thread(b, UPDATE)) < 0)
+        return rc;
+    r.optim = alone(b);
+    w = look(b);
+    r.copy_too = copy(b);
+    r.optim_at_copy = since(b, w);
+    if (io)
+        rc = beside_drive(b, io, &r);
+    ended = end_thread(b);
+    if (rc == 0 && ended == 0)
+        *out = r;
+    return rc < 0 ? rc : ended;
+}
+
+/* ---- opening ---- */
+
+int hl_beside_open(enum haul_master master, uint32_t nthreads, struct hl_beside **out)
+{
+    struct hl_beside *b;
+    void *mem;
+    int rc = hl_sys_alloc(sizeof *b, &mem);
+
+    if (rc < 0)
+        return rc;
+    b = mem;
+    b->master = master;
+    b->nthreads = nthreads ? nthreads : haul_optim_threads(1);
+    rc = hl_sys_map(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &mem);
+    if (rc < 0) {
+        hl_sys_free(b);
+        return rc;
+    }
+    b->mem = mem;
+    (void)hl_sys_madvise(b->mem, BYTES, MADV_HUGEPAGE); /* as the pool has them where it can */
+    memset(b->mem, 0, BYTES);
+    *out = b;
+    return 0;
+}
+
+void hl_beside_close(struct hl_beside *b)
+{
+    if (!b)
+        return;
+    hl_sys_unmap(b->mem, BYTES);
+    hl_sys_free(b);
+}
