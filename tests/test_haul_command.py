@@ -62,8 +62,36 @@ class Plan(unittest.TestCase):
                          (26 * 10**9, False))
         self.assertEqual((optimizer[3]["device_bytes_per_rank"], optimizer[3]["fits"]),
                          (6500000000, True))
-        self.assertEqual((answer["recommended"]["stage"], answer["recommended"]["offload"]),
+        self.assertEqual((answer["least_offload"]["stage"], answer["least_offload"]["offload"]),
                          (3, "optimizer"))
+
+    def test_the_simulator_recommends(self):
+        """What haul sim says of the same: the cheapest within 5% of the fastest, what holds it up, what helps."""
+        same = ("--params", "13e9", "--ranks", 4, "--device-mem", "24GB", "--host-mem", "100GB", "--tokens", 65536)
+        got = plan(*same)["recommended"]
+        sim = json.loads(haul("sim", *same, "--accum", 1, "--json").stdout)
+        best, said = sim["step"], got["simulated"]
+        self.assertEqual((got["stage"], got["offload"]), (best["stage"], best["offload"]))
+        self.assertAlmostEqual(said["step_s"], best["step_s"], places=9)
+        self.assertEqual((said["bottleneck"], said["upgrade"]["what"]), (best["bottleneck"], best["upgrade"]["what"]))
+        steps = [c["step_s"] for c in sim["choices"] if c["fits"]]
+        self.assertAlmostEqual(said["fastest_s"], min(steps), places=9)
+        self.assertLessEqual(said["step_s"], 1.05 * min(steps))
+        self.assertIn("most helps: %s" % said["upgrade"]["what"], haul("plan", *same).stdout)
+
+    def test_room_for_everything_is_compute_alone(self):
+        """2 P T / F forward, 6 P T / F backward; a device updates 28 B a parameter at 1.6 TB/s."""
+        got = plan("--params", "1e9", "--tokens", 10**6)["recommended"]
+        self.assertEqual((got["stage"], got["offload"]), (0, "none"))
+        self.assertAlmostEqual(got["simulated"]["step_s"] / (8e15 / 140e12), 1, places=2)
+        self.assertEqual(got["simulated"]["bottleneck"], "compute")
+
+    def test_what_cannot_be_simulated_says_so(self):
+        got = plan("--params", "1e9", "--dtype", "fp32")
+        self.assertIn("16-bit", got["recommended"]["simulated"]["why_not"])
+        self.assertEqual((got["recommended"]["stage"], got["recommended"]["offload"]),
+                         (got["least_offload"]["stage"], got["least_offload"]["offload"]))
+        self.assertIn("Not simulated", haul("plan", "--params", "1e9", "--dtype", "fp32").stdout)
 
     def test_counts_are_exact_integers(self):
         for row in plan("--params", 10**17 + 1, "--ranks", 1)["rows"]:
@@ -93,10 +121,12 @@ class Plan(unittest.TestCase):
                                                 "--host-mem", 0, "--nvme-mem", 0).stdout)
 
     def test_table(self):
-        done = haul("plan", "--params", "13B", "--ranks", 4, "--device-mem", "24GB")
+        flags = ("--params", "13B", "--ranks", 4, "--device-mem", "24GB")
+        done, best = haul("plan", *flags), plan(*flags)["recommended"]
         self.assertEqual((done.returncode, done.stderr), (OK, ""))
         marked = [line for line in done.stdout.splitlines() if "recommended" in line]
-        self.assertEqual(marked[0].split()[:4], ["3", "optimizer", "6.50", "GB"])
+        self.assertEqual(marked[0].split()[:2], [str(best["stage"]), best["offload"]])
+        self.assertIn("    3  optimizer      6.50 GB", done.stdout)
         self.assertIn("(defaults)", done.stdout)
 
     def test_rates_scale_the_bounds(self):

@@ -101,7 +101,7 @@ def same_point(page, command):
             w = theirs["working_set"]
             assert list(ours["workingSet"].values()) == [w["window_device_bytes"], w["gradient_window_device_bytes"],
                                                          w["activations_device_bytes"], w["slots_host_bytes"]]
-    best = command["recommended"]
+    best = command["least_offload"]
     assert (page["best"] < 0) == (best is None)
     if best is not None:
         row = page["rows"][page["best"]]
@@ -152,7 +152,7 @@ def a_browser_moves_it(folder):
         assert "Stage 3, offload optimizer: fits" in here.evaluate(read % "verdict")
         said = here.evaluate(read % "command")
         same = json.loads(subprocess.run([HAUL, *said.split()[1:], "--json"], capture_output=True, text=True, check=True).stdout)
-        assert same["recommended"]["offload"] == "optimizer" and same["params"] == 12853386240
+        assert same["least_offload"]["offload"] == "optimizer" and same["params"] == 12853386240
         here.evaluate("document.getElementById('c-params').focus()")
         for _ in range(5):
             here.key("ArrowRight")
@@ -166,7 +166,7 @@ def a_browser_moves_it(folder):
         said, seconds = here.evaluate(read % "command"), here.evaluate(read % "step")
         command = json.loads(subprocess.run([HAUL, *said.split()[1:], "--json"], capture_output=True, text=True,
                                             check=True).stdout)
-        assert "at least %.4g s" % command["recommended"]["lower_bounds"]["step_s"] in seconds, (said, seconds)
+        assert "at least %.4g s" % command["least_offload"]["lower_bounds"]["step_s"] in seconds, (said, seconds)
     finally:
         here.close()
 

@@ -90,8 +90,8 @@ static int check_params(const struct hl_command *cmd, const struct plan_args *a)
     return HL_FLAGS_GO;
 }
 
-/* The rates of a profile; the slower direction of its links, and of its memory what an update reaches. */
-static int take_profile(const char *name, struct hl_rates *out)
+/* The rates of a profile; for the bounds the slower direction of its links. */
+static int take_profile(const char *name, struct hl_rates *out, struct hl_sim_rates *sim)
 {
     struct hl_profile p;
     int rc = hl_profile_load(name, &p);
@@ -99,6 +99,7 @@ static int take_profile(const char *name, struct hl_rates *out)
 
     if (rc < 0)
         return rc;
+    *sim = *r;
     *out = (struct hl_rates){.flops_per_s = r->flops_per_s,
                              .link_bytes_per_s = r->h2d_bytes_per_s < r->d2h_bytes_per_s
                                                      ? r->h2d_bytes_per_s
@@ -112,22 +113,24 @@ static int take_profile(const char *name, struct hl_rates *out)
 static int finish_rates(const struct plan_args *a, struct hl_plan_report *r)
 {
     const struct haul_shape *s = &r->opts.shape;
-    int rc = 0;
+    struct hl_sim_rates *sim = &r->sim_rates;
+    int rc = take_profile(a->profile ? a->profile : hl_profile_name(0), &r->rates, sim);
 
-    hl_rates_init(&r->rates);
     r->profile = a->profile;
-    if (a->profile)
-        rc = take_profile(a->profile, &r->rates);
     if (rc < 0)
         return rc;
     if (a->tflops > 0)
-        r->rates.flops_per_s = a->tflops * 1e12;
+        r->rates.flops_per_s = sim->flops_per_s = a->tflops * 1e12;
     if (a->link_gbps > 0)
-        r->rates.link_bytes_per_s = a->link_gbps * 1e9;
+        r->rates.link_bytes_per_s = sim->h2d_bytes_per_s = sim->d2h_bytes_per_s =
+            a->link_gbps * 1e9;
     if (a->mem_gbps > 0)
-        r->rates.mem_bytes_per_s = a->mem_gbps * 1e9;
+        r->rates.mem_bytes_per_s = sim->mem_bytes_per_s = sim->optim_bytes_per_s =
+            a->mem_gbps * 1e9;
     if (a->drive_gbps > 0)
-        r->rates.drive_read_bytes_per_s = r->rates.drive_write_bytes_per_s = a->drive_gbps * 1e9;
+        r->rates.drive_read_bytes_per_s = r->rates.drive_write_bytes_per_s =
+            sim->drive_read_bytes_per_s = sim->drive_write_bytes_per_s =
+                sim->drive_mixed_bytes_per_s = a->drive_gbps * 1e9;
     r->rates_given =
         a->profile || a->tflops > 0 || a->link_gbps > 0 || a->mem_gbps > 0 || a->drive_gbps > 0;
     r->tokens = a->tokens;
@@ -146,16 +149,22 @@ static int work_out(const struct plan_args *a, struct hl_plan_report *r)
         rc = haul_plan_rows(&r->opts, r->rows);
     if (rc < 0)
         return rc;
-    r->best = hl_plan_recommend(r->rows);
+    r->best = r->least_offload = hl_plan_recommend(r->rows);
     rc = finish_rates(a, r);
     if (rc < 0 || r->best < 0)
         return rc;
+    rc =
+        hl_plan_bounds(&r->opts, &r->rows[r->best], r->tokens, &r->rates, &r->least_offload_bounds);
+    if (rc < 0)
+        return rc;
+    hl_plan_simulate(r, &r->sim);
+    r->best = r->sim.best >= 0 ? r->sim.best : r->best;
     return hl_plan_bounds(&r->opts, &r->rows[r->best], r->tokens, &r->rates, &r->bounds);
 }
 
 static int run(const struct hl_command *cmd, struct plan_args *a)
 {
-    struct hl_plan_report report;
+    static struct hl_plan_report report; /* large, and a command runs once */
     int rc = finish_shape(cmd, a);
 
     if (rc == HL_FLAGS_GO)

@@ -48,7 +48,7 @@ static int run(const struct hl_command *cmd, const struct hl_sim_request *q, int
     answer.made = &made;
     rc = hl_sim_choose(&made, answer.choice, &answer.nchoices, &answer.best);
     if (rc == 0 && answer.best >= 0)
-        rc = hl_sim_upgrade(&made, answer.choice[answer.best].result.step_s, &answer.upgrade);
+        rc = hl_sim_upgrade(&made.opts, answer.choice[answer.best].result.step_s, &answer.upgrade);
     if (rc == 0 && answer.best >= 0 && trace_path)
         rc = trace(&answer, trace_path);
     if (rc == 0 && json)

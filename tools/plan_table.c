@@ -4,6 +4,7 @@
 
 #include "haul/size.h"
 #include "plan_report.h"
+#include "sim_report.h"
 
 const char *hl_plan_offload_name(enum haul_offload offload)
 {
@@ -71,6 +72,13 @@ const char *hl_plan_why(const struct hl_plan_report *r, char *buf, size_t len)
     const struct haul_plan_row *row;
     char what[128];
 
+    if (r->sim.best >= 0 && r->best == r->sim.best) {
+        snprintf(
+            buf, len,
+            "%.4g s a step simulated, the cheapest within 5%% of the fastest, which takes %.4g s",
+            r->sim.result.step_s, r->sim.fastest_s);
+        return buf;
+    }
     if (r->best < 0) {
         row = &r->rows[hl_plan_nearest(r->rows)];
         snprintf(buf, len, "nothing fits; nearest is stage %u, offload %s, which lacks %s",
@@ -160,7 +168,7 @@ static void print_bounds(const struct hl_plan_report *r)
     const struct hl_bounds *b = &r->bounds;
     char written[32];
 
-    printf("\nLower bounds of a step of %.0f tokens (seconds):\n", r->tokens);
+    printf("\nLower bounds of a step of %.0f tokens with the row's bytes (seconds):\n", r->tokens);
     printf("  forward %.3g, backward %.3g, h2d %.3g, d2h %.3g, optimizer %.3g, host memory %.3g, "
            "nvme %.3g\n",
            b->forward_s, b->backward_s, b->h2d_s, b->d2h_s, b->optim_s, b->mem_s, b->nvme_s);
@@ -178,6 +186,33 @@ static void print_bounds(const struct hl_plan_report *r)
         r->rates.drive_read_bytes_per_s / 1e9);
 }
 
+static void print_sim(const struct hl_plan_report *r)
+{
+    const struct hl_sim_result *s = &r->sim.result;
+    const enum haul_lane by = hl_sim_bottleneck(s);
+    char device[32], host[32], nvme[32];
+
+    if (r->sim.best < 0) {
+        printf("Not simulated: %s.\n", r->sim.why_not);
+        return;
+    }
+    printf(
+        "Simulated with whole units, of which the device takes as many back as it has room for:\n"
+        "device %s per rank, host %s and nvme %s per node.\n",
+        haul_format_size(s->tier_bytes[HAUL_TIER_DEVICE], device, sizeof device),
+        haul_format_size(s->tier_bytes[HAUL_TIER_HOST], host, sizeof host),
+        haul_format_size(s->tier_bytes[HAUL_TIER_NVME], nvme, sizeof nvme));
+    printf("Bottleneck: %s", hl_sim_lane_name(by));
+    if (by != HAUL_LANE_COMPUTE)
+        printf(", compute waits %.3g%% of the step for it",
+               100 * s->lane[by].exposed_s / s->step_s);
+    if (r->sim.upgrade.what)
+        printf("; most helps: %s, %.4g s a step", r->sim.upgrade.what, r->sim.upgrade.step_s);
+    printf(".\n");
+    if (s->written_bytes > 0)
+        printf("Drives: %.4g TB written a day and node.\n", s->written_bytes_per_day / 1e12);
+}
+
 void hl_plan_print_table(const struct hl_plan_report *r)
 {
     char why[256];
@@ -191,5 +226,6 @@ void hl_plan_print_table(const struct hl_plan_report *r)
     }
     printf("\nRecommended: stage %u, offload %s: %s.\n", r->rows[r->best].stage,
            hl_plan_offload_name(r->rows[r->best].offload), hl_plan_why(r, why, sizeof why));
+    print_sim(r);
     print_bounds(r);
 }

@@ -2,7 +2,7 @@
 #ifndef HL_SIM_REPORT_H
 #define HL_SIM_REPORT_H
 
-#include "sim_request.h"
+#include "sim_choose.h"
 
 struct hl_sim_answer {
     struct hl_sim_case *made;

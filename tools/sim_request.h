@@ -33,30 +33,4 @@ void hl_sim_request_init(struct hl_sim_request *q);
 int hl_sim_case_make(const struct hl_command *cmd, const struct hl_sim_request *q,
                      struct hl_sim_case *out);
 
-#define HL_SIM_CHOICES 12
-
-struct hl_sim_choice {
-    uint32_t stage;
-    enum haul_offload offload;
-    int rc; /* HAUL_E_PLAN: does not fit */
-    char why[256];
-    struct hl_sim_result result;
-};
-
-/* What can be chosen is: each stage and offload that was not asked for. *best: the cheapest of those within 5%
- * of the fastest; cheapest: least written to drives, then least host memory, least sent between ranks, lowest
- * stage; -1 when none fits. Errors other than HAUL_E_PLAN end it. */
-int hl_sim_choose(struct hl_sim_case *c, struct hl_sim_choice choice[HL_SIM_CHOICES],
-                  uint32_t *nchoices, int *best);
-
-struct hl_sim_upgrade {
-    const char *what;
-    double step_s;
-};
-
-/* The lane that compute waits for most; COMPUTE when that is under a fiftieth of the step. */
-enum haul_lane hl_sim_bottleneck(const struct hl_sim_result *r);
-/* Which single thing, doubled, makes the chosen configuration fastest; what is NULL: none by a hundredth. */
-int hl_sim_upgrade(const struct hl_sim_case *c, double step_s, struct hl_sim_upgrade *out);
-
 #endif
