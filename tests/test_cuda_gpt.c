@@ -7,7 +7,7 @@
 
 /* Ragged everywhere: tiles of scores, chunks of logits and of column sums, lanes of rows. */
 static const struct gpt_shape shape = {
-    .layers = 2, .dim = 39, .heads = 3, .seq = 70, .batch = 2, .nthreads = 2};
+    .layers = 2, .dim = 39, .heads = 3, .seq = 70, .vocab = 259, .batch = 2, .nthreads = 2};
 #define SCORE_ROWS 32
 #define HEAD_ROWS  50
 

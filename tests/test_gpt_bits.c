@@ -5,7 +5,7 @@
 #include "test_gpt_net.h"
 
 static const struct gpt_shape shape = {
-    .layers = 2, .dim = 40, .heads = 4, .seq = 100, .batch = 3, .nthreads = 1};
+    .layers = 2, .dim = 40, .heads = 4, .seq = 100, .vocab = 259, .batch = 3, .nthreads = 1};
 
 Test(gpt_bits, any_number_of_threads_gives_the_same_bits)
 {

@@ -79,7 +79,7 @@ static inline void net_open(struct net *net, const struct gpt_shape *shape)
     gpt_block_acts_bind(shape, net->acts_base, &net->acts);
     net->tokens = calloc(shape->batch * (shape->seq + 1), 1);
     for (uint64_t i = 0; i < shape->batch * (shape->seq + 1); i++)
-        net->tokens[i] = (uint8_t)(net_random(&state) * GPT_VOCAB);
+        net->tokens[i] = (uint8_t)(net_random(&state) * GPT_TOKENS);
 }
 
 static inline void net_close(struct net *net)

@@ -14,6 +14,7 @@ import tempfile
 from train_gpt_runner import main, run, train
 
 DIM, HEADS, LAYERS, SEQ, VOCAB = 8, 2, 2, 6, 256
+GPT2_VOCAB = 50257
 MODEL = ["--layers", LAYERS, "--dim", DIM, "--heads", HEADS, "--seq", SEQ, "--batch", 2]
 BYTE = ord("k")
 
@@ -46,13 +47,13 @@ def read(path):
     return tensors
 
 
-def gpt2(rng, positions=SEQ, places=7):
+def gpt2(rng, positions=SEQ, places=7, vocab=VOCAB):
     """A model's tensors, their values multiples of 2^-places: exact in BF16 when that is 7."""
     def tensor(*shape, mean=0.0, spread=0.5):
         n = math.prod(shape)
         return list(shape), [round((mean + rng.uniform(-spread, spread)) * 2**places) / 2**places for _ in range(n)]
 
-    model = {"wte.weight": tensor(VOCAB, DIM), "wpe.weight": tensor(positions, DIM)}
+    model = {"wte.weight": tensor(vocab, DIM), "wpe.weight": tensor(positions, DIM)}
     for layer in range(LAYERS):
         h = f"h.{layer}."
         for norm in ("ln_1", "ln_2"):
@@ -85,7 +86,8 @@ def gelu(x):
 def softmax(x):
     most = max(x)
     e = [math.exp(v - most) for v in x]
-    return [v / sum(e) for v in e]
+    total = sum(e)
+    return [v / total for v in e]
 
 
 def attention(qkv):
@@ -101,11 +103,11 @@ def attention(qkv):
     return rows
 
 
-def loss(model):
-    """Mean over the positions of a sequence of one byte, again and again."""
+def loss(model, its=BYTE):
+    """Mean over the positions of a sequence of one token, again and again."""
     row = lambda name, i: model[name][1][i * DIM:(i + 1) * DIM]
     add = lambda a, b: [x + y for x, y in zip(a, b)]
-    x = [add(row("wte.weight", BYTE), row("wpe.weight", t)) for t in range(SEQ)]
+    x = [add(row("wte.weight", its), row("wpe.weight", t)) for t in range(SEQ)]
     for layer in range(LAYERS):
         h = f"h.{layer}."
         att = attention([linear(model, h + "attn.c_attn", norm(model, h + "ln_1", v)) for v in x])
@@ -116,15 +118,15 @@ def loss(model):
     total = 0
     for v in x:
         v = norm(model, "ln_f", v)
-        logits = [sum(a * b for a, b in zip(v, row("wte.weight", token))) for token in range(VOCAB)]
-        total -= math.log(softmax(logits)[BYTE])
+        logits = [sum(a * b for a, b in zip(v, row("wte.weight", token))) for token in range(model["wte.weight"][0][0])]
+        total -= math.log(softmax(logits)[its])
     return total / SEQ
 
 
-def data(folder):
+def data(folder, byte=BYTE):
     path = os.path.join(folder, "data")
     with open(path, "wb") as f:
-        f.write(bytes([BYTE]) * 100)
+        f.write(bytes([byte]) * 100)
     return ["--data", path]
 
 
@@ -138,6 +140,24 @@ def a_gpt2_file_is_computed_with_as_gpt2_does():
             write(path, {prefix + name: t for name, t in {**model, **extra}.items()}, dtype)
             result = train(*MODEL, *data(folder), "--steps", 1, "--dtype", "fp32", "--init", path)
             assert abs(result.losses[0] - loss(model)) < 1e-4 * loss(model), (result.losses, loss(model))
+
+
+def a_vocabulary_of_gpt2_s_size_has_its_tokens_of_bytes():
+    """Ids from GPT-2's vocab.json: '!' is 0, '~' 93, a space (shown as \u0120) 220, a line feed (\u010a) 198, byte
+    173, the last that is not shown as itself, 255, and 255 (\u00ff) 187."""
+    model = gpt2(random.Random(11), vocab=GPT2_VOCAB)
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = os.path.join(folder, "model.safetensors"), os.path.join(folder, "out.safetensors")
+        write(path, model)
+        flags = [*MODEL, "--vocab", GPT2_VOCAB, "--dtype", "fp32", "--init", path]
+        for byte, token in ((33, 0), (126, 93), (32, 220), (10, 198), (173, 255), (255, 187)):
+            result = train(*flags, *data(folder, byte), "--steps", 1, "--dump-init", out)
+            expected = loss(model, token)
+            assert abs(result.losses[0] - expected) < 1e-4 * expected, (byte, result.losses, expected)
+        assert read(out)["wte.weight"] == read(path)["wte.weight"]
+        refuse(1, "wte.weight is F32 (50257, 8), this model's is (256, 8) in F32, BF16 or F16; give --vocab 50257",
+               "--init", path)
+        refuse(2, "--vocab: takes 256 to", "--vocab", 255)
 
 
 def what_was_dumped_begins_the_same_run():
@@ -192,7 +212,8 @@ def files_that_do_not_fit_are_refused_by_name():
         path = os.path.join(folder, "x.safetensors")
         for name, shape, text in (("h.1.mlp.c_fc.weight", [4 * DIM, DIM], "h.1.mlp.c_fc.weight is F32 (32, 8)"),
                                   ("wte.weight", [VOCAB * DIM], "wte.weight is F32 (2048)"),
-                                  ("wpe.weight", [SEQ - 1, DIM], "wpe.weight is F32 (5, 8), this model's is (6, 8)")):
+                                  ("wte.weight", [VOCAB, 4], "; give --dim 4"),
+                                  ("wpe.weight", [SEQ - 1, DIM], "wpe.weight is F32 (5, 8), this model's is (6, 8) in F32, BF16 or F16; give --seq 5 or less")):
             write(path, {**model, name: (shape, [0.0] * math.prod(shape))})
             refuse(1, text, "--init", path)
         write(path, {k: v for k, v in model.items() if k != "h.0.ln_2.bias"})
@@ -207,5 +228,6 @@ def files_that_do_not_fit_are_refused_by_name():
         refuse(2, "a folder that is there", "--export", "/nonexistent/x.safetensors")
 
 
-main([a_gpt2_file_is_computed_with_as_gpt2_does, what_was_dumped_begins_the_same_run, masters_are_exported_bit_for_bit,
-      a_file_can_be_saved_over_itself, files_that_do_not_fit_are_refused_by_name])
+main([a_gpt2_file_is_computed_with_as_gpt2_does, a_vocabulary_of_gpt2_s_size_has_its_tokens_of_bytes,
+      what_was_dumped_begins_the_same_run, masters_are_exported_bit_for_bit, a_file_can_be_saved_over_itself,
+      files_that_do_not_fit_are_refused_by_name])

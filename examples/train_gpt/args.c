@@ -41,7 +41,7 @@ static const struct choice dtype_choices[] = {
 static const struct choice master_choices[] = {
     {"fp32", HAUL_MASTER_FP32}, {"split", HAUL_MASTER_SPLIT}, {0}};
 static const struct choice model_choices[] = {
-    {"7b", MODEL_7B}, {"13b", MODEL_13B}, {"70b", MODEL_70B}, {0}};
+    {"gpt2", MODEL_GPT2}, {"7b", MODEL_7B}, {"13b", MODEL_13B}, {"70b", MODEL_70B}, {0}};
 static const struct choice share_choices[] = {
     {"auto", HAUL_SHARE_AUTO}, {"gather", HAUL_SHARE_GATHER}, {"pull", HAUL_SHARE_PULL}, {0}};
 static const struct choice io_choices[] = {
@@ -53,11 +53,12 @@ static const struct choice io_choices[] = {
 static const struct flag flags[] = {
     {"data", TEXT, AT(data), "FILE  text to learn (any file; default: haul's own docs and sources)", 0, 0, NULL},
     {"steps", COUNT, AT(steps), "N  steps to train (100); measured of each row with --bench (7)", 1, 1000000000, NULL},
-    {"model", CHOICE, AT(model), "7b|13b|70b  layers, width and heads of that size; flags after it change them", 0, 0, model_choices},
+    {"model", CHOICE, AT(model), "gpt2|7b|13b|70b  layers, width, heads and vocabulary of that size; flags after it change them", 0, 0, model_choices},
     {"layers", COUNT, AT(layers), "N  blocks (4)", 1, 4096, NULL},
     {"dim", COUNT, AT(dim), "N  width of the model (128)", 1, 65536, NULL},
     {"heads", COUNT, AT(heads), "N  attention heads; divides --dim (4)", 1, 65536, NULL},
     {"seq", COUNT, AT(seq), "N  tokens in a sequence (128)", 1, 1 << 20, NULL},
+    {"vocab", COUNT, AT(vocab), "N  rows of the token table: 256, the bytes; or more, as GPT-2's 50257, of which a file's bytes are single-byte tokens (256)", 256, 1 << 20, NULL},
     {"batch", COUNT, AT(batch), "N  sequences in a step (8)", 1, 1 << 20, NULL},
     {"accum", COUNT, AT(accum), "N  micro-batches that a step is cut into; divides --batch (1)", 1, 1 << 20, NULL},
     {"order", CHOICE, AT(order), "layer|batch  all micro-batches unit by unit, or one after the other (layer)", 0, 0, order_choices},
@@ -220,12 +221,15 @@ static int set_dirs(const struct flag *flag, char *text, struct args *out)
 
 static void set_model(struct args *out)
 {
-    static const uint64_t shape[][3] = {
-        [MODEL_7B] = {32, 4096, 32}, [MODEL_13B] = {40, 5120, 40}, [MODEL_70B] = {80, 8192, 64}};
+    static const uint64_t shape[][4] = {[MODEL_GPT2] = {12, 768, 12, 50257},
+                                        [MODEL_7B] = {32, 4096, 32, 256},
+                                        [MODEL_13B] = {40, 5120, 40, 256},
+                                        [MODEL_70B] = {80, 8192, 64, 256}};
 
     out->layers = shape[out->model][0];
     out->dim = shape[out->model][1];
     out->heads = shape[out->model][2];
+    out->vocab = shape[out->model][3];
 }
 
 static int set(const struct flag *flag, char *text, struct args *out)
@@ -485,6 +489,7 @@ int args_parse(int argc, char **argv, struct args *out)
                         .dim = 128,
                         .heads = 4,
                         .seq = 128,
+                        .vocab = 256,
                         .batch = 8,
                         .accum = 1,
                         .stage = 3,

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include "haul/haul.h"
 
-enum model { MODEL_OWN = 0, MODEL_7B, MODEL_13B, MODEL_70B };
+enum model { MODEL_OWN = 0, MODEL_GPT2, MODEL_7B, MODEL_13B, MODEL_70B };
 enum order { ORDER_LAYER = 0, ORDER_BATCH };
 enum device_kind { DEVICE_HOST = 0, DEVICE_CUDA };
 
@@ -25,6 +25,7 @@ struct args {
     uint64_t save_keep;                    /* 0: all */
     bool with_digest;                      /* all ranks form it, for --digest or --jsonl */
     uint64_t steps, layers, dim, heads, seq;
+    uint64_t vocab; /* 256: bytes; more: GPT-2's tokens, of which data has those of bytes */
     uint64_t batch; /* sequences in a step */
     uint64_t accum; /* micro-batches in a step */
     uint64_t stage, window, threads, seed;

@@ -1,8 +1,6 @@
 /* cuda_gpt.c: see cuda_gpt.h. A pass is a list of launches and products, in the order of the stream. */
 #include "cuda_gpt.h"
 
-_Static_assert(GK_VOCAB == GPT_VOCAB, "one vocabulary");
-
 /* Launch a kernel with these arguments. */
 #define LAUNCH(m, kernel, ...) gpu_launch((m)->gpu, GK_##kernel, &(struct gk_args){__VA_ARGS__})
 
@@ -306,7 +304,7 @@ void cuda_gpt_embed_backward(const struct cuda_gpt *m, gk_real *const *g, const 
                              const gk_real *d)
 {
     LAUNCH(m, embed_token_grad, .tokens = tokens, .dy = d, .grad = g[GPT_WTE], .rows = m->M,
-           .cols = m->C, .seq = m->shape.seq, .n = (uint64_t)GPT_VOCAB * m->C);
+           .cols = m->C, .seq = m->shape.seq, .n = (uint64_t)GPT_TOKENS * m->C);
     LAUNCH(m, embed_position_grad, .dy = d, .grad = g[GPT_WPE], .rows = m->M, .cols = m->C,
            .seq = m->shape.seq, .n = m->shape.seq * m->C);
 }
@@ -407,7 +405,7 @@ static void logits(const struct cuda_gpt *m, const gk_half *const *w, const gk_h
                    uint64_t rows)
 {
     gpu_multiply(m->gpu, &(struct gpu_product){.m = rows,
-                                               .n = GPT_VOCAB,
+                                               .n = m->shape.vocab,
                                                .k = m->C,
                                                .a = h + r0 * m->C,
                                                .lda = m->C,
@@ -415,10 +413,10 @@ static void logits(const struct cuda_gpt *m, const gk_half *const *w, const gk_h
                                                .ldb = m->C,
                                                .turn_b = true,
                                                .c = m->logits,
-                                               .ldc = GPT_VOCAB,
+                                               .ldc = m->shape.vocab,
                                                .scale = 1,
                                                .batch = 1});
-    softmax_stats(m, m->logits, rows, GPT_VOCAB, 0, 0);
+    softmax_stats(m, m->logits, rows, m->shape.vocab, 0, 0);
 }
 
 void cuda_gpt_head_forward(const struct cuda_gpt *m, const gk_half *const *w, const gk_real *h,
@@ -433,7 +431,7 @@ void cuda_gpt_head_forward(const struct cuda_gpt *m, const gk_half *const *w, co
         logits(m, w, h16, r0, rows);
         LAUNCH(m, cross_entropy, .x = m->logits, .sums = m->sums, .sums2 = m->sums2,
                .tokens = tokens, .seq = m->shape.seq, .first = r0, .y = m->row_loss + r0,
-               .n = rows);
+               .cols = m->shape.vocab, .n = rows);
     }
     LAUNCH(m, sum_chunks, .dy = m->row_loss, .chunks = m->chunks, .rows = m->M, .cols = 1,
            .n = nchunks);
@@ -444,7 +442,7 @@ void cuda_gpt_head_backward(const struct cuda_gpt *m, const gk_half *const *w, g
                             const gk_real *h, const uint8_t *tokens, gk_real loss_scale, gk_real *d)
 {
     const gk_half *h16 = narrow(m, m->x16, h, m->M * m->C);
-    uint64_t C = m->C;
+    uint64_t C = m->C, V = m->shape.vocab;
 
     for (uint64_t r0 = 0; r0 < m->M; r0 += m->head_rows) {
         uint64_t rows = smaller(m->head_rows, m->M - r0);
@@ -452,13 +450,13 @@ void cuda_gpt_head_backward(const struct cuda_gpt *m, const gk_half *const *w, g
         logits(m, w, h16, r0, rows);
         LAUNCH(m, cross_entropy_back, .x = m->logits, .sums = m->sums, .sums2 = m->sums2,
                .tokens = tokens, .seq = m->shape.seq, .first = r0,
-               .scale = loss_scale / (gk_real)m->M, .d16 = m->dlogits, .n = rows * GPT_VOCAB);
-        linear_grad(m, g[GPT_WTE], m->dlogits, h16 + r0 * C, rows, C, GPT_VOCAB);
+               .scale = loss_scale / (gk_real)m->M, .d16 = m->dlogits, .cols = V, .n = rows * V);
+        linear_grad(m, g[GPT_WTE], m->dlogits, h16 + r0 * C, rows, C, V);
         gpu_multiply(m->gpu, &(struct gpu_product){.m = rows,
                                                    .n = C,
-                                                   .k = GPT_VOCAB,
+                                                   .k = V,
                                                    .a = m->dlogits,
-                                                   .lda = GPT_VOCAB,
+                                                   .lda = V,
                                                    .b = w[GPT_WTE],
                                                    .ldb = C,
                                                    .c = d + r0 * C,

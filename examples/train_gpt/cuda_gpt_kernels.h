@@ -24,7 +24,6 @@ typedef uint16_t gk_half;
 #define GK_THREADS 256u /* of a block */
 #define GK_LANES   32u
 #define GK_CHUNK   64u /* rows whose column sums one thread makes */
-#define GK_VOCAB   256u
 
 #define GK_KERNELS(X)                                                                              \
     X(narrow)                                                                                      \
@@ -68,7 +67,7 @@ struct gk_args {
     const gk_real *x, *add;
     const gk_half *x16, *p16;   /* p16: probabilities */
     const gk_half *gain, *bias; /* (cols,) */
-    const gk_half *wte, *wpe;   /* (GK_VOCAB, cols), (seq, cols) */
+    const gk_half *wte, *wpe;   /* (vocabulary, cols), (seq, cols) */
     gk_real *y;
     gk_half *y16, *z16;
     gk_real *d; /* gradient of what a layer gave, or of what it took */

@@ -66,7 +66,7 @@ KERNEL(embed)
               widen(a->wpe[r % a->seq * a->cols + c]);
 }
 
-/* grad (GK_VOCAB, cols): a thread an element, which looks for its token. */
+/* grad (tokens there are, cols): a thread an element, which looks for its token. */
 KERNEL(embed_token_grad)
 {
     uint64_t token = i / a->cols, c = i % a->cols;
@@ -314,7 +314,7 @@ KERNEL(softmax_back)
     a->d16[i] = narrow(widen(a->p16[i]) * (a->dy[i] - a->sums[i / a->cols]));
 }
 
-/* ---- cross entropy: x are logits (rows, GK_VOCAB), sums and sums2 those of softmax_rows ---- */
+/* ---- cross entropy: x are logits (rows, cols), sums and sums2 those of softmax_rows ---- */
 
 DEVICE uint8_t target(const struct gk_args *a, uint64_t r)
 {
@@ -324,15 +324,15 @@ DEVICE uint8_t target(const struct gk_args *a, uint64_t r)
 /* y (rows,) */
 KERNEL(cross_entropy)
 {
-    a->y[i] = gk_log(a->sums2[i]) - (a->x[i * GK_VOCAB + target(a, i)] - a->sums[i]);
+    a->y[i] = gk_log(a->sums2[i]) - (a->x[i * a->cols + target(a, i)] - a->sums[i]);
 }
 
 KERNEL(cross_entropy_back)
 {
-    uint64_t r = i / GK_VOCAB;
+    uint64_t r = i / a->cols;
     gk_real p = gk_exp(a->x[i] - a->sums[r]) / a->sums2[r];
 
-    a->d16[i] = narrow((p - (i % GK_VOCAB == target(a, r))) * a->scale);
+    a->d16[i] = narrow((p - (i % a->cols == target(a, r))) * a->scale);
 }
 
 /* One thread: the mean over rows, of which chunks (chunks, 1) has the sums. */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -71,8 +72,28 @@ static int check(struct data *data, uint64_t seq)
     return 0;
 }
 
-int data_open(const char *path, uint64_t seq, struct data *out)
+/* Bytes that GPT-2 shows as themselves come first in its vocabulary, then the others
+ * (bytes_to_unicode() in its encoder.py). */
+static bool is_shown(unsigned byte)
 {
+    return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+}
+
+static void number_tokens(uint8_t token[256], bool gpt2)
+{
+    unsigned n = 0;
+
+    for (unsigned b = 0; b < 256; b++)
+        if (!gpt2 || is_shown(b))
+            token[b] = (uint8_t)n++;
+    for (unsigned b = 0; gpt2 && b < 256; b++)
+        if (!is_shown(b))
+            token[b] = (uint8_t)n++;
+}
+
+int data_open(const char *path, uint64_t seq, uint64_t vocab, struct data *out)
+{
+    number_tokens(out->token, vocab > 256);
     out->path = path != NULL ? path : find_own_text();
     if (out->path == NULL) {
         fprintf(stderr,
@@ -129,5 +150,7 @@ int data_read_step(const struct data *data, const struct data_part *part, uint8_
         if (read_at(data, at, out + s * bytes, bytes) < 0)
             return -1;
     }
+    for (uint64_t i = 0; i < part->batch * bytes; i++)
+        out[i] = data->token[out[i]];
     return 0;
 }

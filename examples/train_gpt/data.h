@@ -1,5 +1,5 @@
 /*
- * data.h: batches of bytes from a file.
+ * data.h: batches of tokens from a file: its bytes.
  *
  * Which bytes sequence s of a step is made of depends on seed, step and s alone: not on micro-batches,
  * and not on what was read before.
@@ -13,6 +13,7 @@ struct data {
     const char *path;
     int fd;
     uint64_t bytes;
+    uint8_t token[256]; /* of each byte */
 };
 
 /**
@@ -21,13 +22,14 @@ struct data {
  * @param path  [in]  any regular file; NULL: haul's own text, beside the program, in the installed data
  *                    folder beside it, or in the one given when it was built. Kept, not copied
  * @param seq   [in]  the file must have at least seq + 1 bytes
+ * @param vocab [in]  256: a token is a byte; more: it is GPT-2's token of that byte, below 256 too
  *
  * Returns 0, or -1 after one line on stderr.
  */
-int data_open(const char *path, uint64_t seq, struct data *out);
+int data_open(const char *path, uint64_t seq, uint64_t vocab, struct data *out);
 void data_close(struct data *data);
 
-/* Sequences [first, first + batch) of a step, seq + 1 bytes each. Returns 0, or -1 after one line on stderr. */
+/* Sequences [first, first + batch) of a step, seq + 1 tokens each. Returns 0, or -1 after one line on stderr. */
 struct data_part {
     uint64_t seed, step, first, batch, seq;
 };

@@ -360,16 +360,15 @@ void gpt_final_backward(const struct gpt_shape *shape, const real *const *w, rea
 double gpt_head_forward(const struct gpt_shape *shape, const real *const *w, const real *h,
                         const uint8_t *tokens, const struct gpt_scratch *scratch)
 {
-    size_t M = shape->batch * shape->seq, C = shape->dim;
+    size_t M = shape->batch * shape->seq, C = shape->dim, V = shape->vocab;
     double sum = 0;
 
 #pragma omp parallel for schedule(static) num_threads(shape->nthreads)
     for (size_t t = 0; t < row_tiles(M); t++) {
         struct tile s = row_tile(M, t);
 
-        gpt_linear_rows(scratch->wide, h, w[GPT_WTE], NULL, NULL, C, GPT_VOCAB, s.r0, s.r1);
-        gpt_cross_entropy_rows(scratch->loss, scratch->wide, tokens, shape->seq, GPT_VOCAB, 0, s.r0,
-                               s.r1);
+        gpt_linear_rows(scratch->wide, h, w[GPT_WTE], NULL, NULL, C, V, s.r0, s.r1);
+        gpt_cross_entropy_rows(scratch->loss, scratch->wide, tokens, shape->seq, V, 0, s.r0, s.r1);
     }
     for (size_t r = 0; r < M; r++)
         sum += (double)scratch->loss[r];
@@ -380,7 +379,7 @@ void gpt_head_backward(const struct gpt_shape *shape, const real *const *w, real
                        const real *h, const uint8_t *tokens, real loss_scale, real *d,
                        const struct gpt_scratch *scratch)
 {
-    size_t M = shape->batch * shape->seq, C = shape->dim;
+    size_t M = shape->batch * shape->seq, C = shape->dim, V = shape->vocab;
     real *logits = scratch->wide;
 
 #pragma omp parallel num_threads(shape->nthreads)
@@ -389,13 +388,13 @@ void gpt_head_backward(const struct gpt_shape *shape, const real *const *w, real
         for (size_t t = 0; t < row_tiles(M); t++) {
             struct tile s = row_tile(M, t);
 
-            gpt_linear_rows(logits, h, w[GPT_WTE], NULL, NULL, C, GPT_VOCAB, s.r0, s.r1);
-            gpt_cross_entropy_rows(scratch->loss, logits, tokens, shape->seq, GPT_VOCAB,
+            gpt_linear_rows(logits, h, w[GPT_WTE], NULL, NULL, C, V, s.r0, s.r1);
+            gpt_cross_entropy_rows(scratch->loss, logits, tokens, shape->seq, V,
                                    loss_scale / (real)M, s.r0, s.r1);
-            gpt_linear_back_rows(d, logits, w[GPT_WTE], C, GPT_VOCAB, s.r0, s.r1);
+            gpt_linear_back_rows(d, logits, w[GPT_WTE], C, V, s.r0, s.r1);
         }
 #pragma omp for schedule(static)
-        for (size_t n0 = 0; n0 < GPT_VOCAB; n0 += GRAD_TILE)
-            gpt_linear_grad(g[GPT_WTE], NULL, logits, h, M, C, GPT_VOCAB, n0, n0 + GRAD_TILE);
+        for (size_t n0 = 0; n0 < V; n0 += GRAD_TILE)
+            gpt_linear_grad(g[GPT_WTE], NULL, logits, h, M, C, V, n0, smaller(n0 + GRAD_TILE, V));
     }
 }

@@ -1,5 +1,5 @@
 /*
- * model.h: a GPT-2-shaped model of bytes: pre-norm blocks, GELU, learned positions, tied embedding.
+ * model.h: a GPT-2-shaped model: pre-norm blocks, GELU, learned positions, tied embedding.
  *
  * Pure arithmetic on arrays that the caller owns: no engine, no device, no I/O. Parameters and
  * gradients come as arrays of pointers, one per tensor in the order of the enums below.
@@ -12,10 +12,12 @@
 
 #include "real.h"
 
-#define GPT_VOCAB 256
+/* Tokens are bytes, whatever the vocabulary: ids below this. */
+#define GPT_TOKENS 256
 
 struct gpt_shape {
     uint64_t layers, dim, heads, seq;
+    uint64_t vocab;    /* rows of the token table, GPT_TOKENS or more */
     uint64_t batch;    /* sequences in a micro-batch */
     unsigned nthreads; /* OpenMP threads; at least 1 */
 };

@@ -10,7 +10,7 @@ static double init_std(const struct gpt_shape *shape)
 }
 
 /* The embedding is the head too: the first logits have variance 1/8, which puts the first loss within 0.07
- * of ln 256. */
+ * of ln V. */
 static double embedding_std(const struct gpt_shape *shape)
 {
     return sqrt(0.125 / (double)shape->dim);
@@ -58,7 +58,7 @@ static uint64_t extent_elems(const struct gpt_shape *shape, enum extent extent)
 {
     switch (extent) {
     case VOCAB:
-        return GPT_VOCAB;
+        return shape->vocab;
     case SEQ:
         return shape->seq;
     case C1:
@@ -161,7 +161,7 @@ static uint64_t cut_scratch(const struct gpt_shape *shape, real *base, struct gp
     uint64_t M = shape->batch * shape->seq, C = shape->dim;
 
     *out = (struct gpt_scratch){
-        .wide = cut(&cutter, M, 4 * C > GPT_VOCAB ? 4 * C : GPT_VOCAB),
+        .wide = cut(&cutter, M, 4 * C > shape->vocab ? 4 * C : shape->vocab),
         .dnorm = cut(&cutter, M, C),
         .tiles = cut(&cutter, shape->nthreads, GPT_ATTENTION_SCRATCH(shape->seq)),
         .mean = cut(&cutter, M, 1),

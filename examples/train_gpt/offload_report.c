@@ -51,8 +51,11 @@ static void figure(struct offload_rows *b, struct figures out[OFFLOAD_ROWS])
 
 static uint64_t params_of(const struct args *args)
 {
-    struct gpt_shape s = {
-        .layers = args->layers, .dim = args->dim, .heads = args->heads, .seq = args->seq};
+    struct gpt_shape s = {.layers = args->layers,
+                          .dim = args->dim,
+                          .heads = args->heads,
+                          .seq = args->seq,
+                          .vocab = args->vocab};
 
     return gpt_unit_elems(&s, GPT_EMBED) + s.layers * gpt_unit_elems(&s, GPT_BLOCK) +
            gpt_unit_elems(&s, GPT_FINAL);

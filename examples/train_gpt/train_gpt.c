@@ -140,7 +140,7 @@ static int run_rank(const struct args *args, struct ranks *ranks)
         rc = make_save_folder(&mine);
     if (rc != EXIT_OK)
         return rc;
-    if (data_open(mine.data, mine.seq, &data) < 0)
+    if (data_open(mine.data, mine.seq, mine.vocab, &data) < 0)
         return EXIT_FAILED;
     rc = mine.bench ? offload_rows_run(&mine, &data, ranks) : run_one(&mine, &data, ranks);
     data_close(&data);

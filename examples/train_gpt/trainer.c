@@ -286,6 +286,7 @@ int trainer_open(const struct args *args, struct ranks *ranks, struct trainer *o
                                   .dim = args->dim,
                                   .heads = args->heads,
                                   .seq = args->seq,
+                                  .vocab = args->vocab,
                                   .batch = args->batch / args->accum,
                                   .nthreads = haul_optim_threads(ranks->nlocal)};
     if (lay_out_arena(args, &t->shape, NULL, &t->arena) < 0) {

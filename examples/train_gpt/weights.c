@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,23 +20,41 @@ static enum gpt_unit kind_of(const struct gpt_shape *shape, uint64_t u)
     return u == 0 ? GPT_EMBED : u == shape->layers + 1 ? GPT_FINAL : GPT_BLOCK;
 }
 
-/* A file where one is wrong for this model. */
-static int unfit(const char *path, const char *name, const struct haul_safetensors_info *info,
-                 const uint64_t want[2], uint32_t ndims)
+/* The flag that makes this model's token or position table as the file's; "": none does. */
+static void say_remedy(const struct haul_safetensors_info *info, const struct gpt_tensor *want,
+                       char *out, size_t size)
 {
-    char have[96] = "", model[64];
+    bool tokens = strcmp(want->name, "wte") == 0;
+
+    *out = '\0';
+    if (info->ndims != 2 || (!tokens && strcmp(want->name, "wpe") != 0))
+        return;
+    if (info->shape[1] != want->shape[1])
+        snprintf(out, size, "; give --dim %" PRIu64, info->shape[1]);
+    else if (!tokens && info->shape[0] < want->shape[0])
+        snprintf(out, size, "; give --seq %" PRIu64 " or less", info->shape[0]);
+    else if (tokens && info->shape[0] != want->shape[0] && info->shape[0] >= GPT_TOKENS)
+        snprintf(out, size, "; give --vocab %" PRIu64, info->shape[0]);
+}
+
+/* A file where one is wrong for this model. */
+static int unfit(const char *path, const struct haul_safetensors_info *info,
+                 const struct gpt_tensor *want)
+{
+    char have[96] = "", model[64], remedy[64];
     size_t n = 0;
 
     for (uint32_t i = 0; i < info->ndims && i < 3; i++)
         n += (size_t)snprintf(have + n, sizeof have - n, "%s%" PRIu64, i ? ", " : "",
                               info->shape[i]);
-    if (ndims == 2)
-        snprintf(model, sizeof model, "%" PRIu64 ", %" PRIu64, want[0], want[1]);
+    if (want->ndims == 2)
+        snprintf(model, sizeof model, "%" PRIu64 ", %" PRIu64, want->shape[0], want->shape[1]);
     else
-        snprintf(model, sizeof model, "%" PRIu64, want[0]);
+        snprintf(model, sizeof model, "%" PRIu64, want->shape[0]);
+    say_remedy(info, want, remedy, sizeof remedy);
     fprintf(stderr,
-            "train_gpt: --init %s: %s is %s (%s), this model's is (%s) in F32, BF16 or F16\n", path,
-            name, info->dtype_name, have, model);
+            "train_gpt: --init %s: %s is %s (%s), this model's is (%s) in F32, BF16 or F16%s\n",
+            path, info->name, info->dtype_name, have, model, remedy);
     return -1;
 }
 
@@ -74,7 +93,7 @@ static int check_tensor(const struct weights *w, const char *path, enum gpt_unit
     fits = info.ndims == want.ndims && info.dtype != HAUL_DTYPE_NONE &&
            (info.shape[0] == want.shape[0] || (more_rows && info.shape[0] > want.shape[0])) &&
            (info.ndims == 1 || info.shape[1] == want.shape[1]);
-    return fits ? 0 : unfit(path, info.name, &info, want.shape, want.ndims);
+    return fits ? 0 : unfit(path, &info, &want);
 }
 
 int weights_open(const char *path, const struct gpt_shape *shape, struct weights *out)
@@ -161,7 +180,7 @@ struct dump {
 
 static uint64_t largest_tensor_elems(const struct gpt_shape *shape)
 {
-    uint64_t most = shape->seq > GPT_VOCAB ? shape->seq : GPT_VOCAB;
+    uint64_t most = shape->seq > shape->vocab ? shape->seq : shape->vocab;
 
     return shape->dim * (most > 4 * shape->dim ? most : 4 * shape->dim);
 }
