@@ -45,14 +45,14 @@ void haul_checkpoint_save_opts_init(struct haul_checkpoint_save_opts *opts);
  * Save all state as a new checkpoint in a root.
  *
  * Old checkpoints are removed only when the new one is complete, so that the disk holds at most one more
- * than are kept. Memory does not grow with the model: about 4 MiB, and in the background 9 MiB and one slot
+ * than are kept. Memory does not grow with the model: about 25 MiB, and in the background 30 MiB and one slot
  * of paged records.
  *
- * In the background a thread writes. A unit's next update waits until the unit has been read; nothing is
- * copied but the block in hand, so that a drive slower than a step delays the step after. The checkpoint is
- * complete some time later: with one rank by itself, with several when a step (or haul_checkpoint_wait())
- * finds that all ranks have written. The next save waits for the one before and returns its error, and
- * nothing is saved then. haul_engine_close() gives up one that is not complete.
+ * In the background a unit's next update waits until the unit has been read. Reading is up to 24 MiB ahead
+ * of the drive; when a drive is further behind, the step after waits for it. The checkpoint is complete
+ * some time later: with one rank by itself, with several when a step (or haul_checkpoint_wait()) finds that
+ * all ranks have written. The next save waits for the one before and returns its error, and nothing is saved
+ * then. haul_engine_close() gives up one that is not complete.
  *
  * @param root  [in] a directory; made when missing (not its parents)
  * @param opts  [in] NULL for defaults; read here, not kept

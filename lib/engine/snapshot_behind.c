@@ -3,8 +3,9 @@
  *
  * The trainer arms it between two steps. Units whose update is then under way are read after it, the others
  * at once; no unit's next update begins before the unit has been read (enum hl_snap). So the snapshot is of one
- * instant though nothing stands still, and needs no memory but for the piece in hand: what it costs is that an
- * update waits when the next step's comes before the snapshot's thread has got there.
+ * instant though nothing stands still, and needs no memory here but for the piece in hand: what it costs is that
+ * an update waits when the next step's comes before the snapshot's thread has got there. That thread reads ahead of
+ * the checkpoint's drive (lib/state/ckpt_stream.h).
  *
  * Lock order and waits: the snapshot's thread waits for updates of the step before it was armed, which never
  * wait for the snapshot, and for writes of the drive. Optim waits for the snapshot's thread alone.

@@ -1,4 +1,4 @@
-/* ckpt_file_write.c: a rank's data file, block by block through one buffer. */
+/* ckpt_file_write.c: a rank's data file: header, blocks (ckpt_stream.c), table. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,12 +7,10 @@
 #include "arith.h"
 #include "checksum.h"
 #include "ckpt_file.h"
+#include "ckpt_stream.h"
 #include "fail.h"
 #include "sys.h"
 #include "sys_file.h"
-
-/* How much may be in the page cache before it is pushed out. */
-#define WINDOW_BYTES (UINT64_C(8) << 20)
 
 static uint64_t table_offset(const struct hl_ckpt_block *blocks, uint64_t nblocks)
 {
@@ -64,11 +62,16 @@ static int write_header(int fd, const struct hl_ckpt_manifest *m, uint32_t rank,
     return hl_sys_pwrite_all(fd, &h, sizeof h, 0);
 }
 
-/* The block's bytes at buf, padded with zeros. buf: HL_CKPT_BLOCK_BYTES and padding. */
-static int fill_block(const struct hl_ckpt_model *model, const struct hl_ckpt_block *b,
-                      const struct hl_ckpt_source *source, char *buf)
+/* Whose state the blocks hold. */
+struct fill {
+    const struct hl_ckpt_model *model;
+    const struct hl_ckpt_source *source;
+};
+
+static int fill_block(void *user, const struct hl_ckpt_block *b, char *buf)
 {
-    const struct hl_ckpt_unit *u = &model->units[b->unit];
+    const struct fill *f = user;
+    const struct hl_ckpt_unit *u = &f->model->units[b->unit];
     uint32_t t = hl_ckpt_tensor_at(u, b->first);
     uint64_t first = b->first - u->places[t].logical_elem, n = b->n;
     uint64_t bytes = hl_ckpt_bytes((enum hl_ckpt_kind)b->kind, n);
@@ -81,7 +84,7 @@ static int fill_block(const struct hl_ckpt_model *model, const struct hl_ckpt_bl
         m = p + n;
         v = m + n;
     }
-    rc = source->fn(source->user, b->unit, t, first, n, p, m, v);
+    rc = f->source->fn(f->source->user, b->unit, t, first, n, p, m, v);
     if (rc < 0)
         return rc;
     if (b->kind == HL_CKPT_FROZEN16)
@@ -90,35 +93,11 @@ static int fill_block(const struct hl_ckpt_model *model, const struct hl_ckpt_bl
     return 0;
 }
 
-/* Hints: an error of the drive comes back from fsync. */
-static void push_out(int fd, uint64_t from, uint64_t to)
+static int all_filled(void *user)
 {
-    uint64_t before = from < WINDOW_BYTES ? 0 : from - WINDOW_BYTES;
+    const struct fill *f = user;
 
-    (void)hl_sys_write_behind(fd, (off_t)from, (off_t)(to - from), 0);
-    if (from > before && hl_sys_write_behind(fd, (off_t)before, (off_t)(from - before), 1) == 0)
-        (void)hl_sys_drop_cache(fd, (off_t)before, (off_t)(from - before));
-}
-
-static int write_blocks(int fd, const struct hl_ckpt_model *model, struct hl_ckpt_block *blocks,
-                        uint64_t nblocks, const struct hl_ckpt_source *source, char *buf)
-{
-    uint64_t pushed = 0;
-    int rc = 0;
-
-    for (uint64_t i = 0; rc == 0 && i < nblocks; i++) {
-        struct hl_ckpt_block *b = &blocks[i];
-        rc = fill_block(model, b, source, buf);
-        if (rc < 0)
-            break;
-        b->sum = hl_checksum(buf, b->bytes);
-        rc = hl_sys_pwrite_all(fd, buf, b->bytes, (off_t)b->offset);
-        if (b->offset + b->bytes - pushed >= WINDOW_BYTES) {
-            push_out(fd, pushed, b->offset + b->bytes);
-            pushed = b->offset + b->bytes;
-        }
-    }
-    return rc;
+    return f->source->done ? f->source->done(f->source->user) : 0;
 }
 
 static int write_table(int fd, const struct hl_ckpt_block *blocks, uint64_t nblocks,
@@ -137,30 +116,23 @@ static int write_table(int fd, const struct hl_ckpt_block *blocks, uint64_t nblo
 static int write_all(int fd, const struct hl_ckpt_manifest *m, uint32_t rank,
                      const struct hl_ckpt_source *source, struct hl_ckpt_file *out)
 {
+    struct fill fill = {&m->model, source};
+    const struct hl_ckpt_filler filler = {fill_block, all_filled, &fill};
     struct hl_ckpt_block *blocks;
     uint64_t n;
-    void *buf;
     int rc = hl_ckpt_cut(&m->model, m->nranks, rank, sizeof(struct hl_ckpt_header), &blocks, &n);
 
     if (rc < 0)
         return rc;
-    rc = hl_sys_alloc_aligned(4096, HL_CKPT_BLOCK_BYTES + HL_CKPT_ALIGN, &buf);
-    if (rc < 0) {
-        hl_sys_free(blocks);
-        return rc;
-    }
     out->nblocks = n;
     out->bytes = file_bytes(blocks, n);
     rc = allocate(fd, out->bytes);
     if (rc == 0)
         rc = write_header(fd, m, rank, n, table_offset(blocks, n));
     if (rc == 0)
-        rc = write_blocks(fd, &m->model, blocks, n, source, buf);
-    if (rc == 0 && source->done)
-        rc = source->done(source->user);
+        rc = hl_ckpt_stream(fd, blocks, n, &filler);
     if (rc == 0)
         rc = write_table(fd, blocks, n, out);
-    hl_sys_free(buf);
     hl_sys_free(blocks);
     return rc < 0 ? rc : hl_sys_fsync(fd);
 }

@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT INT TERM
 mkdir "$work/tree"
 (cd "$root" && git ls-files -z --cached --others --exclude-standard 2>/dev/null || find . -type f -not -path './.git/*' -print0) |
     (cd "$root" && tar -c --null --files-from=- --ignore-failed-read 2>/dev/null) | tar -x -C "$work/tree"
-targets="tests/test_checkpoint tests/test_cuda_order tests/test_engine_ranks tests/fake_cuda/libcuda.so.1"
+targets="tests/test_checkpoint tests/test_checkpoint_waits tests/test_cuda_order tests/test_engine_ranks tests/fake_cuda/libcuda.so.1"
 
 build() {
     ninja -C "$work/build" $targets >"$work/log" 2>&1 || {
