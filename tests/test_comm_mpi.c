@@ -184,7 +184,7 @@ Test(comm_mpi, of_a_rank_that_is_killed_on_this_node_the_others_hear_long_before
     int fd = (int)syscall(SYS_pidfd_open, getpid(), 0U);
 
     if (fd < 0)
-        cr_skip_test("the kernel gives no pidfd: %s", strerror(errno));
+        SKIP("the kernel gives no pidfd: %s", strerror(errno));
     close(fd);
     of_the_killed("killed");
 }
