@@ -1,8 +1,6 @@
 /*
  * The engine on the CUDA back end over the fake driver: the digests of the emulated device, in every
  * placement, under delays from many seeds; and every call of the driver made to fail.
- *
- * HAUL_FAKE_SEEDS: how many seeds (default 24; the gate runs 200).
  */
 #include "test_cuda_fixture.h"
 #include "toy_model.h"
@@ -10,13 +8,6 @@
 static void check(int rc)
 {
     cr_assert_eq(rc, 0, "%s: %s", haul_strerror(rc), haul_last_error());
-}
-
-static unsigned nseeds(void)
-{
-    const char *text = getenv("HAUL_FAKE_SEEDS");
-
-    return text ? (unsigned)atoi(text) : 24;
 }
 
 static const struct toy_config rows[] = {
@@ -94,7 +85,7 @@ Test(cuda_engine, digests_do_not_depend_on_delays)
     uint64_t want[2] = {on_host(1, HAUL_FP32, 5, 4), on_host(2, HAUL_FP32, 5, 4)};
 
     fake_load();
-    for (unsigned seed = 1; seed <= nseeds(); seed++) {
+    for (unsigned seed = 1; seed <= fake_seeds(24); seed++) {
         struct toy_config c = row_of(seed % NROWS, 1);
 
         c.passes = 1 + seed / NROWS % 2;

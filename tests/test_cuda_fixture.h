@@ -96,6 +96,14 @@ static inline void driver_load(void)
     cr_assert_eq(haul_device_close(dev), 0);
 }
 
+/* How many seeds of delays: HAUL_FAKE_SEEDS of them where it is set. */
+static inline unsigned fake_seeds(unsigned otherwise)
+{
+    const char *text = getenv("HAUL_FAKE_SEEDS");
+
+    return text ? (unsigned)atoi(text) : otherwise;
+}
+
 /* Nothing alive, nothing wrong; a true driver does not tell. */
 static inline void fake_is_clean(const char *where)
 {

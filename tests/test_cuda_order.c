@@ -7,7 +7,7 @@
 #include "haul/engine.h"
 #include "test_cuda_fixture.h"
 
-enum { UNITS = 5, UNITS_PAGED = 12, STEPS = 3, SEEDS = 10 };
+enum { UNITS = 5, UNITS_PAGED = 12, STEPS = 3 };
 enum { MOST = UNITS_PAGED * 5 * STEPS };
 
 static void check(int rc)
@@ -238,7 +238,7 @@ static void hold_with(struct haul_engine_opts o, int nunits, unsigned nseeds, co
 static void hold(enum haul_offload offload, enum haul_master master, const char *where)
 {
     elems = 3000;
-    hold_with(engine_opts(offload, master, 1), UNITS, SEEDS, where);
+    hold_with(engine_opts(offload, master, 1), UNITS, fake_seeds(10), where);
 }
 
 Test(cuda_order, no_use_is_overtaken_with_offload_none)
@@ -271,7 +271,7 @@ Test(cuda_order, no_use_is_overtaken_with_state_paged_to_nvme)
     o.nnvme_dirs = 1;
     o.io_method = HAUL_IO_THREADS;
     elems = 40000; /* small ones would stay in host memory, slots taking more */
-    hold_with(o, UNITS_PAGED, SEEDS / 2, "paged");
+    hold_with(o, UNITS_PAGED, fake_seeds(5), "paged");
 }
 
 /* ---- the stash ---- */
@@ -340,7 +340,7 @@ Test(cuda_order, no_checkpoint_on_the_stash_is_overtaken)
     elems = 3000;
     o.stash_entries = ENTRIES;
     o.stash_entry_bytes = WORDS * sizeof(uint32_t);
-    for (unsigned seed = 1; seed <= SEEDS; seed++) {
+    for (unsigned seed = 1; seed <= fake_seeds(10); seed++) {
         fake.configure(&(struct fake_cuda_config){.seed = seed, .delay_us = 1500});
         r.nunits = UNITS;
         check(haul_device_cuda_open(NULL, &r.dev));
