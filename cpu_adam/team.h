@@ -9,14 +9,16 @@
 /* Work on elements [begin, end). */
 typedef void (*hl_team_fn)(void *ctx, uint64_t begin, uint64_t end);
 
-/* Shares are multiples of this many elements. */
+/* Shares and pieces are multiples of this many elements. */
 #define HL_TEAM_GRAIN 4096
 /* Below this many a range is not worth waking a team for: tens of microseconds for one thread. */
 #define HL_TEAM_ALONE (8 * HL_TEAM_GRAIN)
 
 /**
- * Cut [0, n) into one contiguous share per thread and run fn on each. The team is used whole or not at
- * all: OpenMP ends the threads that a smaller team leaves idle.
+ * Cut [0, n) into one contiguous share per thread and run fn on pieces of each. A thread begins with its own
+ * share; one that is done helps with what is left of others', so that the team does not wait for a thread
+ * whose core something else has taken. The team is used whole or not at all: OpenMP ends the threads that a
+ * smaller team leaves idle.
  *
  * Shares depend on n and the team's size alone, so that a thread meets the pages that it touched first.
  * Around fn: fp_env.h; the caller's own environment is restored.
@@ -24,6 +26,8 @@ typedef void (*hl_team_fn)(void *ctx, uint64_t begin, uint64_t end);
  * @param nthreads  [in] 0: haul_optim_threads(1); HAUL_THREADS_OPENMP: OpenMP's own choice
  */
 void hl_team_run(unsigned nthreads, uint64_t n, hl_team_fn fn, void *ctx);
+/* Each thread its share in one piece, and no other: where it matters who touches what. */
+void hl_team_run_apart(unsigned nthreads, uint64_t n, hl_team_fn fn, void *ctx);
 
 /* 0, or -EINVAL: no team of so many. OpenMP ends the process where it cannot start a thread, so what is
  * surely a mistake is refused before it is asked. call: "haul_norm_sumsq". */

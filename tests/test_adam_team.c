@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+#include "clock.h"
 #include "haul/optim.h"
 #include "recorded_tree.h"
 #include "suite.h"
@@ -132,35 +133,116 @@ Test(adam_team, more_threads_or_ranks_than_cores_share_seats)
     seats(ONE_NODE, "4", 1, 3, 1, " 4", " 0");
 }
 
-static void count(void *ctx, uint64_t begin, uint64_t end)
-{
-    atomic_uint *calls = ctx;
+#define ELEMS (1 << 20)
 
-    atomic_fetch_add(calls, end > begin);
+/* Threads meet in their first pieces, so that none does another's work before that one has come. */
+struct meeting {
+    unsigned nwanted;
+    atomic_uint nthere;
+    atomic_int seen[16];
+};
+
+static void meet(void *ctx, uint64_t begin, uint64_t end)
+{
+    struct meeting *m = ctx;
+    uint64_t late_ns = hl_clock_ns() + UINT64_C(5000000000);
+
+    if (end == begin || atomic_exchange(&m->seen[omp_get_thread_num()], 1))
+        return;
+    atomic_fetch_add(&m->nthere, 1);
+    while (m->nthere < m->nwanted && hl_clock_ns() < late_ns)
+        sched_yield();
 }
 
-static unsigned calls_of(unsigned nthreads, uint64_t n)
+/* How many threads work on so many elements; never more than wanted, unless the team is larger. */
+static unsigned team_of(unsigned nthreads, uint64_t n, unsigned nwanted)
 {
-    atomic_uint calls = 0;
+    struct meeting m = {.nwanted = nwanted};
 
-    hl_team_run(nthreads, n, count, &calls);
-    return calls;
+    hl_team_run(nthreads, n, meet, &m);
+    return m.nthere;
 }
 
 Test(adam_team, the_callers_size_counts_and_small_ranges_stay_alone)
 {
-    cr_assert_eq(calls_of(3, 1 << 20), 3);
-    cr_assert_eq(calls_of(5, 1 << 20), 5);
-    cr_assert_eq(calls_of(5, HL_TEAM_ALONE - 1), 1);
-    cr_assert_eq(calls_of(1, 1 << 20), 1);
-    cr_assert_eq(calls_of(4, 0), 0);
+    cr_assert_eq(team_of(3, ELEMS, 3), 3);
+    cr_assert_eq(team_of(5, ELEMS, 5), 5);
+    cr_assert_eq(team_of(5, HL_TEAM_ALONE - 1, 1), 1);
+    cr_assert_eq(team_of(1, ELEMS, 1), 1);
+    cr_assert_eq(team_of(4, 0, 0), 0);
 }
 
 Test(adam_team, omp_num_threads_is_followed_only_when_asked)
 {
+    unsigned own = haul_optim_threads(1);
+
     omp_set_num_threads(7);
-    cr_assert_eq(calls_of(HAUL_THREADS_OPENMP, 1 << 20), 7);
-    cr_assert_eq(calls_of(0, 1 << 20), haul_optim_threads(1));
+    cr_assert_eq(team_of(HAUL_THREADS_OPENMP, ELEMS, 7), 7);
+    if (own <= 16)
+        cr_assert_eq(team_of(0, ELEMS, own), own);
+}
+
+struct coverage {
+    _Atomic uint64_t ndone;
+    uint64_t n;
+    int stalls; /* thread 0, in its first piece, until all else is done */
+    atomic_int stalled, waited_in_vain;
+    atomic_uchar times[300]; /* that a grain was worked on */
+};
+
+static void cover(void *ctx, uint64_t begin, uint64_t end)
+{
+    struct coverage *c = ctx;
+    uint64_t late_ns = hl_clock_ns() + UINT64_C(5000000000);
+
+    if (c->stalls && omp_get_thread_num() == 0 && !atomic_exchange(&c->stalled, 1))
+        while (c->ndone < c->n - (end - begin) && !c->waited_in_vain) {
+            sched_yield();
+            c->waited_in_vain = hl_clock_ns() > late_ns;
+        }
+    for (uint64_t at = begin; at < end; at += HL_TEAM_GRAIN)
+        atomic_fetch_add(&c->times[at / HL_TEAM_GRAIN], 1);
+    atomic_fetch_add(&c->ndone, end - begin);
+}
+
+static void check_coverage(unsigned nthreads, uint64_t n, int stalls)
+{
+    struct coverage c = {.n = n, .stalls = stalls};
+
+    hl_team_run(nthreads, n, cover, &c);
+    cr_assert_eq(c.ndone, n);
+    for (uint64_t g = 0; g < sizeof c.times; g++)
+        cr_assert_eq(c.times[g], g * HL_TEAM_GRAIN < n, "grain %u of %llu elements", (unsigned)g,
+                     (unsigned long long)n);
+    cr_assert_eq(c.waited_in_vain, 0, "nobody helped");
+}
+
+Test(adam_team, every_piece_is_worked_on_once)
+{
+    static const uint64_t sizes[] = {0, 1, 32767, 32768, 32769, 524288, 1048577, 1228800};
+
+    for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (unsigned nthreads = 1; nthreads <= 5; nthreads++)
+            check_coverage(nthreads, sizes[s], 0);
+}
+
+Test(adam_team, who_is_done_helps_a_thread_that_is_held_up)
+{
+    check_coverage(2, ELEMS, 1);
+    check_coverage(4, ELEMS + 5, 1);
+}
+
+static void count(void *ctx, uint64_t begin, uint64_t end)
+{
+    atomic_fetch_add((atomic_uint *)ctx, end > begin);
+}
+
+Test(adam_team, shares_are_left_to_their_owners_where_that_is_asked)
+{
+    atomic_uint calls = 0;
+
+    hl_team_run_apart(3, ELEMS, count, &calls);
+    cr_assert_eq(calls, 3);
 }
 
 Test(adam_team, ranks_divide_the_cores)
@@ -203,7 +285,7 @@ Test(adam_team, a_bound_team_stays_bound)
     cr_assert_eq(hl_team_bind(0, 1, b.nthreads), 0, "%s", haul_last_error());
     for (int round = 0; round < 3; round++) {
         hl_team_run(b.nthreads, 1 << 20, check_bound, &b);
-        cr_assert_eq(calls_of(b.nthreads, 100), 1);
+        cr_assert_eq(team_of(b.nthreads, 100, 1), 1);
     }
     cr_assert_eq(b.wrong, 0);
     hl_topo_close(b.topo);

@@ -61,7 +61,7 @@ static void paint(const struct hl_bench_opts *opts, char *p, uint64_t elem_bytes
 {
     struct paint t = {p, elem_bytes};
 
-    hl_team_run(opts->threads, opts->elems, paint_share, &t);
+    hl_team_run_apart(opts->threads, opts->elems, paint_share, &t);
 }
 
 int hl_bench_arena_open(const struct hl_bench_opts *opts, struct hl_bench_arena *out)
