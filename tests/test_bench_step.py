@@ -39,10 +39,14 @@ class Rows(unittest.TestCase):
             self.assertAlmostEqual(row["ratio_to_bound"], row["step_s"] / row["bound_s"])
             self.assertLessEqual(row["fastest_s"], row["step_s"])
             self.assertLessEqual(row["step_s"], row["slowest_s"])
-            hidden = max(got["forward_s"], row["optim_s"], row["nvme_s"]) + got["backward_s"]
+            hidden = max(got["forward_s"], row["cores_s"], row["nvme_s"]) + got["backward_s"]
             self.assertAlmostEqual(row["bound_s"], max(hidden, row["nvme_all_s"], row["h2d_s"],
                                                        row["d2h_s"]))
             self.assertLessEqual(row["nvme_s"], row["nvme_all_s"])
+            # All units but the last are copied up while others are updated.
+            copied = 2 * PARAMS * (UNITS - 1) / UNITS * (row["overlap"] == "deferred" and row["placement"] != "device")
+            self.assertAlmostEqual(row["cores_s"], row["optim_s"] +
+                                   copied * row["mem_per_copied_byte"] / row["optim_bytes_per_s"])
 
     def test_every_placement_deferred_and_not(self):
         got = answer("--forward-ms", 30)

@@ -36,9 +36,10 @@ struct hl_step_row {
     uint64_t records_bytes[HAUL_NTIERS];                                /* where they rest */
     uint64_t host_bytes;                                                /* of all purposes */
     struct hl_step_rates rates; /* taken in turns with this row's steps */
-    /* What the step cannot be faster than: max(forward, optim, nvme) + backward, and each of the rest.
-     * nvme: what must move before the last update; nvme_all: in a whole step. */
-    double optim_s, nvme_s, nvme_all_s, h2d_s, d2h_s, bound_s;
+    /* What the step cannot be faster than: max(forward, cores, nvme) + backward, and each of the rest.
+     * cores: updates, and the copies that this device makes meanwhile on the cores that update; nvme: what
+     * must move before the last update; nvme_all: in a whole step. */
+    double optim_s, cores_s, nvme_s, nvme_all_s, h2d_s, d2h_s, bound_s;
     /* What the simulator says, from the same rates and where the records rest. */
     double predicted_s, predicted_h2d_s, predicted_d2h_s, predicted_optim_s, predicted_io_s;
     uint64_t digest;

@@ -94,13 +94,13 @@ static json_t *row_json(const struct hl_step_row *x)
                   x->exposed_d2h_s, "exposed_optim_s", x->exposed_optim_s, "exposed_io_s",
                   x->exposed_io_s, "bound_s", x->bound_s, "ratio_to_bound", x->step_s / x->bound_s);
     json_t *more = json_pack(
-        "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "optim_s",
-        x->optim_s, "nvme_s", x->nvme_s, "nvme_all_s", x->nvme_all_s, "h2d_s", x->h2d_s, "d2h_s",
-        x->d2h_s, "h2d_bytes", x->h2d_bytes, "d2h_bytes", x->d2h_bytes, "io_bytes", x->io_bytes,
-        "optim_bytes_per_s", x->rates.optim_bytes_per_s, "mixed_bytes_per_s",
-        x->rates.mixed_bytes_per_s, "mixed_spread", x->rates.mixed_spread, "records_device_bytes",
-        (json_int_t)x->records_bytes[HAUL_TIER_DEVICE], "records_host_bytes",
-        (json_int_t)x->records_bytes[HAUL_TIER_HOST], "records_nvme_bytes",
+        "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I}",
+        "optim_s", x->optim_s, "cores_s", x->cores_s, "nvme_s", x->nvme_s, "nvme_all_s",
+        x->nvme_all_s, "h2d_s", x->h2d_s, "d2h_s", x->d2h_s, "h2d_bytes", x->h2d_bytes, "d2h_bytes",
+        x->d2h_bytes, "io_bytes", x->io_bytes, "optim_bytes_per_s", x->rates.optim_bytes_per_s,
+        "mixed_bytes_per_s", x->rates.mixed_bytes_per_s, "mixed_spread", x->rates.mixed_spread,
+        "records_device_bytes", (json_int_t)x->records_bytes[HAUL_TIER_DEVICE],
+        "records_host_bytes", (json_int_t)x->records_bytes[HAUL_TIER_HOST], "records_nvme_bytes",
         (json_int_t)x->records_bytes[HAUL_TIER_NVME], "host_bytes", (json_int_t)x->host_bytes);
 
     if (o && more)
@@ -344,8 +344,9 @@ int hl_cmd_bench_step(int argc, char **argv)
         "device: everything rests on the device. host: everything but a window in host memory. "
         "nvme: "
         "records\non the drive, with the least host budget. mixed: half of them in host memory.\n"
-        "penalty: step / compute - 1. bound: max(forward, optimizer, drive) + backward, and each\n"
-        "link; optimizer and drive are measured alone, in turns with the steps. sim: what haul "
+        "penalty: step / compute - 1. bound: max(forward, optimizer and the copies beside it, "
+        "drive)\n"
+        "+ backward, and each link, from rates measured in turns with the steps. sim: what haul "
         "sim's\n"
         "simulator says from the same rates. Figures are emulated."};
     int rc = hl_flags_parse(&cmd, argc, argv);
