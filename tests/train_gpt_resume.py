@@ -2,6 +2,7 @@
 """train_gpt_resume.py PROGRAM: runs that end and go on: resumed, signalled, killed, on a full disk.
 
 KILLS and STEPS in the environment: how often the killed run is killed, how long resumed runs are."""
+import contextlib
 import os
 import random
 import re
@@ -189,25 +190,45 @@ def killed_at_any_instant_it_goes_on_to_the_same_bits():
     print(f"# {kills} kills, {while_saving} while saving, up to step {acknowledged}")
 
 
-def on_a_full_disk_the_checkpoint_before_stays():
-    with folder() as root:
-        disk = os.path.join(root, "disk")
-        os.mkdir(disk)
-        size = one_checkpoint_bytes()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size * 5 // 2}", "haul-test", disk],
+@contextlib.contextmanager
+def disk_for(checkpoints):
+    """A file system that has room for so many."""
+    with folder() as disk:
+        size = int(one_checkpoint_bytes() * checkpoints)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "haul-test", disk],
                           stderr=subprocess.DEVNULL, check=False).returncode:
             raise Skip("a file system of a set size: mounting a tmpfs is refused")
         try:
-            # the third does not fit beside two that are kept
-            result = run(*SMALL, "--steps", 8, "--save", disk, "--save-every", 2, "--save-keep", 3, "--digest")
-            assert "No space left" in result.err and result.err.count("train_gpt:") == 2, result.err
-            assert result.rc == 1 and "step 8/8" in result.err, "training went on; the last save failed"
-            names = sorted(n for n in os.listdir(disk) if n.startswith("step-"))
-            assert [int(n[5:]) for n in names] == [2, 4], names
-            last = train(*SMALL, "--steps", 8, "--resume", disk)
-            assert last.digest == train(*SMALL, "--steps", 8).digest
+            yield disk
         finally:
             subprocess.run(["umount", disk], check=True)
+
+
+def steps_of(root):
+    return sorted(int(n[5:]) for n in os.listdir(root) if n.startswith("step-"))
+
+
+def on_a_full_disk_the_checkpoint_before_stays():
+    with disk_for(2.5) as disk: # the third does not fit beside two that are kept
+        result = run(*SMALL, "--steps", 8, "--save", disk, "--save-every", 2, "--save-keep", 3, "--digest")
+        assert "No space left" in result.err and result.err.count("train_gpt:") == 2, result.err
+        assert result.rc == 1 and "step 8/8" in result.err, "training went on; the last save failed"
+        assert steps_of(disk) == [2, 4], steps_of(disk)
+        last = train(*SMALL, "--steps", 8, "--resume", disk)
+        assert last.digest == train(*SMALL, "--steps", 8).digest
+
+
+def the_disk_never_holds_more_than_what_is_kept_and_one():
+    """Nor where more were kept before, or where a kill has left one that is not complete."""
+    every = [*SMALL, "--save-every", 1]
+    with disk_for(3.1) as disk:
+        train(*every, "--steps", 3, "--save", disk, "--save-keep", 3)
+        assert steps_of(disk) == [1, 2, 3], steps_of(disk)
+        train(*every, "--steps", 8, "--resume", disk, "--save", disk, "--save-keep", 2)
+        assert steps_of(disk) == [7, 8], steps_of(disk)
+        os.remove(os.path.join(disk, "step-0000000008", "manifest.json"))
+        train(*every, "--steps", 20, "--resume", disk, "--save", disk, "--save-keep", 2)
+        assert steps_of(disk) == [19, 20], steps_of(disk)
 
 
 def one_checkpoint_bytes():
@@ -294,6 +315,7 @@ if __name__ == "__main__":
         a_second_ctrl_c_ends_at_once,
         killed_at_any_instant_it_goes_on_to_the_same_bits,
         on_a_full_disk_the_checkpoint_before_stays,
+        the_disk_never_holds_more_than_what_is_kept_and_one,
         ranks_stop_together_save_and_go_on,
         a_rank_that_is_killed_ends_all_and_they_go_on,
     ])
