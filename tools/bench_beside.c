@@ -21,6 +21,7 @@
 struct hl_beside {
     enum haul_master master;
     uint32_t nthreads;
+    uint64_t unit_elems;
     enum kernel { UPDATE = 0, NORM, ACCUMULATE } kernel;
     char *mem; /* gradient, parameter, master, m, v; then source and target of copies */
     pthread_t thread;
@@ -59,9 +60,9 @@ static int land(struct hl_beside *b, uint64_t at)
     int finite;
 
     if (b->kernel == NORM)
-        return haul_norm_sumsq(grad, HAUL_BF16, PIECE_ELEMS, b->nthreads, &sum, &finite);
+        return haul_norm_sumsq(grad, HAUL_BF16, b->unit_elems, b->nthreads, &sum, &finite);
     return haul_norm_accumulate((float *)(void *)(b->mem + 4 * (ELEMS + at)), grad, HAUL_BF16,
-                                PIECE_ELEMS, 0, b->nthreads, NULL, NULL);
+                                b->unit_elems, 0, b->nthreads, NULL, NULL);
 }
 
 static void *optim_main(void *arg)
@@ -71,16 +72,17 @@ static void *optim_main(void *arg)
                           : b->kernel == ACCUMULATE        ? 10
                           : b->master == HAUL_MASTER_SPLIT ? 26
                                                            : 28;
+    const uint64_t n = b->kernel == UPDATE ? PIECE_ELEMS : b->unit_elems;
     struct haul_optim optim;
     int rc = b->nthreads > 1 ? hl_team_bind(0, 1, b->nthreads) : 0;
 
     (void)rc; /* where it is refused the engine's is too */
     haul_optim_init(&optim, HAUL_ADAMW);
-    for (uint64_t at = 0; !atomic_load(&b->stop); at = (at + PIECE_ELEMS) % ELEMS) {
+    for (uint64_t at = 0; !atomic_load(&b->stop); at = at + 2 * n > ELEMS ? 0 : at + n) {
         rc = b->kernel == UPDATE ? update(b, &optim, at) : land(b, at);
         if (rc < 0)
             break;
-        atomic_fetch_add(&b->bytes, PIECE_ELEMS * each);
+        atomic_fetch_add(&b->bytes, n * each);
     }
     atomic_store(&b->rc, rc < 0 ? rc : 0);
     return NULL;
@@ -192,7 +194,8 @@ int hl_beside_take(struct hl_beside *b, struct hl_bench_io *io, struct hl_beside
 
 /* ---- opening ---- */
 
-int hl_beside_open(enum haul_master master, uint32_t nthreads, struct hl_beside **out)
+int hl_beside_open(enum haul_master master, uint32_t nthreads, uint64_t unit_elems,
+                   struct hl_beside **out)
 {
     struct hl_beside *b;
     void *mem;
@@ -202,6 +205,7 @@ int hl_beside_open(enum haul_master master, uint32_t nthreads, struct hl_beside 
         return rc;
     b = mem;
     b->master = master;
+    b->unit_elems = unit_elems < ELEMS ? unit_elems : ELEMS;
     b->nthreads = nthreads ? nthreads : haul_optim_threads(1);
     rc = hl_sys_map(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, &mem);
     if (rc < 0) {

@@ -20,8 +20,9 @@ struct hl_beside_rates {
 struct hl_beside;
 
 /* An optimizer on arrays of its own, with a thread of its own that binds its team, as the engine's does.
- * nthreads 0: haul_optim_threads(1). */
-int hl_beside_open(enum haul_master master, uint32_t nthreads, struct hl_beside **out);
+ * nthreads 0: haul_optim_threads(1). unit_elems: of a gradient that lands; more than 8Mi count as 8Mi. */
+int hl_beside_open(enum haul_master master, uint32_t nthreads, uint64_t unit_elems,
+                   struct hl_beside **out);
 void hl_beside_close(struct hl_beside *b);
 
 /* One sample of each; io may be NULL. Takes about a fifth of a second, and two passes over the store. */

@@ -92,7 +92,7 @@ int hl_rate_meter_open(const struct hl_step_model_opts *opts, int paging, struct
     *out = (struct hl_rate_meter){0};
     int rc = open_model(opts, out);
     if (rc == 0)
-        rc = hl_beside_open(opts->master, opts->nthreads, &out->beside);
+        rc = hl_beside_open(opts->master, opts->nthreads, opts->params / opts->units, &out->beside);
     return rc < 0 || !paging ? rc : open_roof(opts, out);
 }
 

@@ -8,6 +8,7 @@
 
 #include "ckpt_tool.h"
 #include "haul/size.h"
+#include "time_left.h"
 
 /* ---- verify ---- */
 
@@ -23,16 +24,22 @@ static int check_user(const struct hl_ckpt *ck)
 /* Manifest, headers and tables are checked when this is open. Prints every damage, returns how many. */
 static uint64_t check_all(struct hl_ckpt *ck, json_t *list)
 {
+    struct hl_time_left left;
     uint64_t ndamaged = 0;
 
+    hl_time_left_begin(&left, "verify", hl_ckpt_tool_bytes(ck), 1);
     for (uint64_t i = 0; i <= ck->nblocks; i++) {
+        if (i < ck->nblocks)
+            hl_time_left_at(&left, hl_ckpt_tool_bytes(ck) / ck->nblocks * i);
         int rc = i < ck->nblocks ? hl_ckpt_read(ck, i) : check_user(ck);
         if (rc >= 0)
             continue;
         ndamaged++;
+        hl_time_left_end(&left);
         fprintf(stderr, "haul ckpt verify: %s\n", haul_last_error());
         json_array_append_new(list, json_string(haul_last_error()));
     }
+    hl_time_left_end(&left);
     return ndamaged;
 }
 

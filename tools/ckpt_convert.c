@@ -8,6 +8,7 @@
 #include "ckpt_new.h"
 #include "ckpt_tool.h"
 #include "haul/safetensors.h"
+#include "time_left.h"
 
 #define NAME_BYTES 512
 
@@ -83,6 +84,8 @@ struct exporting {
     char (*names)[NAME_BYTES];
     uint64_t n;
     float *p, *m, *v; /* (HL_CKPT_BLOCK_ELEMS,) */
+    struct hl_time_left left;
+    uint64_t ndone; /* elements */
 };
 
 static unsigned parts_of(const struct exporting *x, const struct haul_tensor *t)
@@ -148,6 +151,8 @@ static int put_tensor(struct exporting *x, struct haul_safetensors_writer *w, ui
                             trained ? x->v : NULL);
         for (unsigned k = 0; rc == 0 && k < nparts; k++)
             rc = haul_safetensors_writer_put(w, index + k, at, some, from[k]);
+        x->ndone += some;
+        hl_time_left_at(&x->left, x->ndone);
     }
     return rc;
 }
@@ -155,14 +160,19 @@ static int put_tensor(struct exporting *x, struct haul_safetensors_writer *w, ui
 static int put_all(struct exporting *x, struct haul_safetensors_writer *w)
 {
     const struct hl_ckpt_model *model = &x->ck->m.model;
-    uint64_t index = 0;
+    uint64_t index = 0, nelems = 0;
     int rc = 0;
 
+    for (uint32_t u = 0; u < model->nunits; u++)
+        for (uint32_t t = 0; t < model->units[u].ntensors; t++)
+            nelems += model->units[u].places[t].elems;
+    hl_time_left_begin(&x->left, "export", nelems, 0);
     for (uint32_t u = 0; rc == 0 && u < model->nunits; u++)
         for (uint32_t t = 0; rc == 0 && t < model->units[u].ntensors; t++) {
             rc = put_tensor(x, w, u, t, index);
             index += parts_of(x, &model->units[u].tensors[t]);
         }
+    hl_time_left_end(&x->left);
     return rc < 0 ? rc : haul_safetensors_writer_finish(w);
 }
 

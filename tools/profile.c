@@ -78,6 +78,16 @@ static int read_rates(const json_t *from, const char *path, const char *source,
     return 0;
 }
 
+/* Without them gradients land at the optimizer's rate. */
+static int read_landing(const json_t *from, const char *path, struct hl_profile *p)
+{
+    int rc = read_number(from, path, "norm_bytes_per_s", &p->rates.norm_bytes_per_s);
+
+    if (rc >= 0)
+        rc = read_number(from, path, "accumulate_bytes_per_s", &p->rates.accumulate_bytes_per_s);
+    return rc < 0 ? rc : 0;
+}
+
 static void take_text(const json_t *from, const char *key, char *out, size_t len)
 {
     const char *text = json_string_value(json_object_get(from, key));
@@ -119,6 +129,8 @@ static int read_root(const json_t *root, const char *path, struct hl_profile *p)
     if (!json_is_object(rates))
         return hl_fail(HAUL_E_CONFIG, "%s is not a profile: it has no \"rates\"", path);
     rc = read_rates(rates, path, "measured by haul tune", p);
+    if (rc == 0)
+        rc = read_landing(rates, path, p);
     if (rc == 0)
         mix_drives(root, p);
     if (rc < 0 || (rc = read_number(root, path, "ranks_per_node", &ranks)) < 0 ||

@@ -101,6 +101,8 @@ static void upgrade(struct hl_sim_opts *o, int what)
     case MEMORY:
         r->mem_bytes_per_s *= 2;
         r->optim_bytes_per_s *= 2;
+        r->norm_bytes_per_s *= 2;
+        r->accumulate_bytes_per_s *= 2;
         break;
     case DRIVES:
         r->drive_read_bytes_per_s *= 2;

@@ -108,8 +108,10 @@ static void set_rates(struct hl_sim_case *c)
         r->flops_per_s = q->tflops * 1e12;
     if (q->link_gbps > 0)
         r->h2d_bytes_per_s = r->d2h_bytes_per_s = q->link_gbps * 1e9;
-    if (q->mem_gbps > 0)
+    if (q->mem_gbps > 0) {
         r->mem_bytes_per_s = r->optim_bytes_per_s = q->mem_gbps * 1e9;
+        r->norm_bytes_per_s = r->accumulate_bytes_per_s = 0;
+    }
     if (q->drive_gbps > 0)
         r->drive_read_bytes_per_s = r->drive_write_bytes_per_s = r->drive_mixed_bytes_per_s =
             q->drive_gbps * 1e9;

@@ -10,6 +10,7 @@
 #include "haul/size.h"
 #include "plan_report.h"
 #include "sim_report.h"
+#include "time_left.h"
 
 #define MAX_AXES   2
 #define MAX_VALUES 16
@@ -141,9 +142,13 @@ static int run_point(const struct hl_command *cmd, const struct hl_sim_request *
 static int run_all(const struct hl_command *cmd, const struct hl_sim_request *q,
                    const struct axis axis[MAX_AXES], struct point point[MAX_VALUES][MAX_VALUES])
 {
+    struct hl_time_left left;
+
+    hl_time_left_begin(&left, "sweep", (uint64_t)axis[0].n * axis[1].n, 0);
     for (uint32_t i = 0; i < axis[0].n; i++)
         for (uint32_t j = 0; j < axis[1].n; j++) {
             struct hl_sim_request at = *q;
+            hl_time_left_at(&left, i * axis[1].n + j);
             int rc = set_value(&at, axis[0].key, axis[0].value[i]);
             if (rc == 0 && axis[1].key[0])
                 rc = set_value(&at, axis[1].key, axis[1].value[j]);
@@ -152,6 +157,7 @@ static int run_all(const struct hl_command *cmd, const struct hl_sim_request *q,
             if ((rc = run_point(cmd, &at, &point[i][j])) != HL_FLAGS_GO)
                 return rc;
         }
+    hl_time_left_end(&left);
     return HL_FLAGS_GO;
 }
 
