@@ -231,16 +231,17 @@ static int nvme_terms(struct bench *b, uint32_t i)
     return 0;
 }
 
-/* Parameters go up while later units are updated: all but the last unit's. A copy over the emulated link is
- * work of the cores that update; what it takes from them was measured with both at work. */
+/* Parameters go up while later units are updated: all but the last unit's. A copy over the emulated link is a
+ * thread's work; where the team has every core, it takes its time from one of them. */
 static double copies_s(const struct bench *b, const struct hl_step_row *row)
 {
-    const uint32_t units = b->opts->model.units;
-    const double up = 2.0 * (double)b->out->params * (units - 1) / units;
+    const struct hl_step_model_opts *o = &b->opts->model;
+    const double up = 2.0 * (double)b->out->params * (o->units - 1) / o->units;
+    const unsigned cores = haul_optim_threads(1), team = o->nthreads ? o->nthreads : cores;
 
-    if (!row->overlap || row->placement == HL_STEP_DEVICE)
+    if (!row->overlap || row->placement == HL_STEP_DEVICE || team < cores)
         return 0;
-    return over(up * row->rates.mem_per_copied_byte, row->rates.optim_bytes_per_s);
+    return over(up, row->rates.copy_bytes_per_s) / cores;
 }
 
 static int finish_row(struct bench *b, uint32_t i)
