@@ -120,6 +120,30 @@ Test(cuda_device, the_options_keep_their_layout)
     cr_assert_eq(haul_device_cuda_open(NULL, NULL), -EINVAL);
 }
 
+/* ---- the node that a GPU hangs on ---- */
+
+Test(cuda_device, the_node_is_the_one_that_its_pci_address_hangs_on)
+{
+    static const int want[4] = {1, 0, -1, -1}; /* the last is not in the machine */
+    const char *machine = HAUL_TEST_SOURCES "/fixtures/two_nodes_three_gpus.xml";
+
+    fake_only("it says where its GPUs are");
+    fake_load();
+    fake.configure(&(struct fake_cuda_config){.ndevices = 4});
+    cr_assert_eq(setenv("HWLOC_XMLFILE", machine, 1), 0);
+    for (int i = 0; i < 4; i++) {
+        struct haul_device_cuda_opts opts = cuda_opts();
+        struct haul_device *dev;
+
+        opts.ordinal = i;
+        dev = open_with(&opts, 0);
+        cr_assert_eq(dev->ops->numa_node(dev), want[i], "GPU %d: node %d", i,
+                     dev->ops->numa_node(dev));
+        cuda_close(dev);
+    }
+    unsetenv("HWLOC_XMLFILE");
+}
+
 static struct haul_device_mem mem_of(struct haul_device *dev)
 {
     struct haul_device_mem mem = {.struct_size = sizeof mem};
