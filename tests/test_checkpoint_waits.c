@@ -99,7 +99,7 @@ static void go_on(void)
     pthread_mutex_unlock(&still.lock);
 }
 
-/* The drive stands still until the snapshot's thread has had time to read what it must not. */
+/* From when a transfer is held, the snapshot's thread has time to read what it must not. */
 int __wrap_haul_checkpoint_save(struct haul_engine *engine, const char *root,
                                 const struct haul_checkpoint_save_opts *opts)
 {
@@ -108,10 +108,9 @@ int __wrap_haul_checkpoint_save(struct haul_engine *engine, const char *root,
 
     if (!still.wanted)
         return rc;
-    for (unsigned ms = 0; rc == 0 && ms < PATIENCE_MS && look(&nheld) == 0; ms++)
+    for (unsigned ms = 0; rc == 0 && ms < PATIENCE_MS && look(&nheld) == 0; ms += nheld > 0)
         usleep(1000);
     go_on();
-    cr_assert_gt(nheld, 0, "nothing was under way");
     return rc;
 }
 
