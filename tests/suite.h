@@ -29,6 +29,18 @@
 #define UNDER_SANITIZER 0
 #endif
 
+/* The one that looks at threads is many times as slow. */
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_THREAD_SANITIZER 1
+#endif
+#endif
+#ifndef UNDER_THREAD_SANITIZER
+#define UNDER_THREAD_SANITIZER 0
+#endif
+
 static inline int under_valgrind(void)
 {
     const char *preload = getenv("LD_PRELOAD");
