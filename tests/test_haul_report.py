@@ -59,6 +59,10 @@ def every_number_is_the_run_s(folder, lines):
         waited = [step["lanes"][k]["exposed_ms"] for k in ("h2d", "d2h", "io_read", "io_write", "optim", "comm")]
         assert near(row[1], step["ms"]) and all(near(a, b) for a, b in zip(row[3:], waited))
         assert near(row[2], max(0, step["ms"] - sum(waited)))
+    for row, step in zip(rows(text, "Bytes in use at most, by step"), steps):
+        assert int(row[0]) == step["step"] and [int(b) for b in row[1:]] == [step["held"][k] for k in
+                                                                              ("device", "host", "nvme")], (row, step)
+    assert steps[-1]["held"]["device"] == summary["peaks"]["device"] > 0
     for row in rows(text, "Bytes of the tiers"):
         assert int(row[1]) == summary["planned"][row[0]] and int(row[2]) == summary["peaks"][row[0]]
         assert row[3] == str(summary["budgets"][row[0]] or "none given")

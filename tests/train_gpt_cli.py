@@ -166,7 +166,7 @@ def json_lines_keep_the_contract():
     assert [s["step"] for s in steps] == list(range(1, 9))
     for s in steps:
         assert set(s) == {"step", "loss", "grad_norm", "lr", "clip", "skipped", "ms", "tokens_per_s",
-                          "weight_passes", "lanes"}
+                          "weight_passes", "lanes", "held"}
         assert set(s["lanes"]) == {"compute", "h2d", "d2h", "io_read", "io_write", "optim", "comm"}
         for lane in s["lanes"].values():
             assert set(lane) == {"busy_ms", "exposed_ms", "bytes"}

@@ -149,6 +149,7 @@ static int print_page(FILE *out, const struct hl_run *run, const struct report_a
     print_head(out, run, a->run);
     hl_report_loss(out, run);
     hl_report_step_time(out, run);
+    hl_report_held(out, run);
     hl_report_tiers(out, run);
     hl_report_rates(out, run);
     rc = hl_report_timeline(out, run, a->step);

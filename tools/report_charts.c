@@ -54,25 +54,6 @@ static double middle(const struct mean *m)
     return ((double)m->first + (double)m->last) / 2;
 }
 
-static void open_section(FILE *out, const char *heading)
-{
-    fprintf(out, "<section>\n<h2>%s</h2>\n<figure>\n", heading);
-}
-
-static void open_table(FILE *out, const char *caption, const char *heads)
-{
-    fprintf(out,
-            "</figure>\n<details><summary>Table</summary><div class=\"scroll\" tabindex=\"0\" "
-            "role=\"region\" aria-label=\"%s\"><table><caption>%s</caption><thead><tr>%s</tr>"
-            "</thead><tbody>\n",
-            caption, caption, heads);
-}
-
-static void close_table(FILE *out)
-{
-    fputs("</tbody></table></div></details>\n</section>\n", out);
-}
-
 static void steps_cell(FILE *out, const struct mean *m)
 {
     fprintf(out, "<tr><td>%" PRIu64, m->first);
@@ -116,7 +97,7 @@ void hl_report_loss(FILE *out, const struct hl_run *run)
     }
     if (!(axes.y_max >= axes.y_min))
         axes.y_min = 0, axes.y_max = 1;
-    open_section(out, "Loss");
+    hl_svg_section(out, "Loss");
     hl_svg_open(out, "loss", "Loss by step", "A curve; its numbers are in the table below.");
     hl_svg_axes_draw(out, &axes, "step");
     fputs("<path class=\"curve\" style=\"stroke:var(--h2d)\" d=\"", out);
@@ -128,9 +109,9 @@ void hl_report_loss(FILE *out, const struct hl_run *run)
         go = m.nloss > 0 ? "L" : "M";
     }
     fputs("\"/>\n</svg>\n", out);
-    open_table(out, "Loss by step",
-               "<th scope=\"col\">steps</th><th scope=\"col\">loss</th><th "
-               "scope=\"col\">gradient norm</th>");
+    hl_svg_table(out, "Loss by step",
+                 "<th scope=\"col\">steps</th><th scope=\"col\">loss</th><th "
+                 "scope=\"col\">gradient norm</th>");
     for (size_t b = 0; b < nrows; b++) {
         struct mean m = mean_of(run, nrows, b);
 
@@ -139,7 +120,7 @@ void hl_report_loss(FILE *out, const struct hl_run *run)
         cell(out, m.grad_norm);
         fputs("</tr>\n", out);
     }
-    close_table(out);
+    hl_svg_table_end(out);
 }
 
 /* What compute waited for, by lane, and in [HAUL_LANE_COMPUTE] the rest of the step. */
@@ -176,7 +157,7 @@ static void stacked_bar(FILE *out, const struct hl_svg_axes *axes, const struct 
 
 static void step_time_table(FILE *out, const struct hl_run *run, size_t nrows)
 {
-    open_table(
+    hl_svg_table(
         out, "Milliseconds of a step",
         "<th scope=\"col\">steps</th><th scope=\"col\">whole step</th><th scope=\"col\">"
         "compute and the rest</th><th scope=\"col\">host to device</th><th scope=\"col\">"
@@ -193,7 +174,7 @@ static void step_time_table(FILE *out, const struct hl_run *run, size_t nrows)
             cell(out, part[k]);
         fputs("</tr>\n", out);
     }
-    close_table(out);
+    hl_svg_table_end(out);
 }
 
 void hl_report_step_time(FILE *out, const struct hl_run *run)
@@ -212,7 +193,7 @@ void hl_report_step_time(FILE *out, const struct hl_run *run)
             sum += part[k];
         axes.y_max = fmax(axes.y_max, sum);
     }
-    open_section(out, "Step time, by what compute waited for (ms)");
+    hl_svg_section(out, "Step time, by what compute waited for (ms)");
     hl_svg_open(out, "time", "Time of a step, stacked by lane",
                 "Bars; their numbers are in the table below.");
     hl_svg_axes_draw(out, &axes, "step");
@@ -264,9 +245,10 @@ static void rates_table(FILE *out, const struct hl_run *run)
     struct mean all = mean_of(run, 1, 0);
     char text[32];
 
-    open_table(out, "Lanes, mean of a step",
-               "<th scope=\"col\">lane</th><th scope=\"col\">busy ms</th><th scope=\"col\">compute "
-               "waited ms</th><th scope=\"col\">bytes</th><th scope=\"col\">GB/s</th>");
+    hl_svg_table(
+        out, "Lanes, mean of a step",
+        "<th scope=\"col\">lane</th><th scope=\"col\">busy ms</th><th scope=\"col\">compute "
+        "waited ms</th><th scope=\"col\">bytes</th><th scope=\"col\">GB/s</th>");
     for (int k = 0; k < HAUL_NLANES; k++) {
         fprintf(out, "<tr><td>%s</td>", hl_run_lane_names[k]);
         cell(out, all.lanes[k].busy_ms);
@@ -274,7 +256,7 @@ static void rates_table(FILE *out, const struct hl_run *run)
         cell(out, all.lanes[k].bytes);
         fprintf(out, "<td>%s</td></tr>\n", hl_svg_number(rate(&all, k), text, sizeof text));
     }
-    close_table(out);
+    hl_svg_table_end(out);
 }
 
 void hl_report_rates(FILE *out, const struct hl_run *run)
@@ -290,7 +272,7 @@ void hl_report_rates(FILE *out, const struct hl_run *run)
 
             axes.y_max = fmax(axes.y_max, rate(&m, rated[i]));
         }
-    open_section(out, "Rates of links and drives while they work (GB/s)");
+    hl_svg_section(out, "Rates of links and drives while they work (GB/s)");
     hl_svg_open(out, "rates", "Bytes per second of each lane",
                 "Curves; their means are in the table below.");
     hl_svg_axes_draw(out, &axes, "step");

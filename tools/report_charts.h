@@ -10,6 +10,9 @@ void hl_report_loss(FILE *out, const struct hl_run *run);
 void hl_report_step_time(FILE *out, const struct hl_run *run);
 void hl_report_rates(FILE *out, const struct hl_run *run);
 
+/* What each tier held over the steps, in parts of its budget. Nothing when the run does not say. */
+void hl_report_held(FILE *out, const struct hl_run *run);
+
 /* Planned and measured beside the budgets. Nothing without a summary. */
 void hl_report_tiers(FILE *out, const struct hl_run *run);
 

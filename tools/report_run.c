@@ -13,6 +13,8 @@ const char *const hl_run_lane_keys[HAUL_NLANES] = {"compute",  "h2d",   "d2h", "
 const char *const hl_run_lane_names[HAUL_NLANES] = {
     "compute", "host to device", "device to host", "nvme read", "nvme write", "optimizer", "ranks"};
 
+const char *const hl_run_tier_keys[HAUL_NTIERS] = {"device", "host", "nvme"};
+
 /* A number, or NaN where there is none. */
 static double number(const json_t *object, const char *key)
 {
@@ -30,7 +32,7 @@ static double number_or_zero(const json_t *object, const char *key)
 
 static void read_step(const json_t *line, struct hl_run_step *out)
 {
-    const json_t *lanes = json_object_get(line, "lanes");
+    const json_t *lanes = json_object_get(line, "lanes"), *held = json_object_get(line, "held");
 
     out->step = (uint64_t)json_integer_value(json_object_get(line, "step"));
     out->loss = number(line, "loss");
@@ -38,6 +40,8 @@ static void read_step(const json_t *line, struct hl_run_step *out)
     out->ms = number_or_zero(line, "ms");
     out->tokens_per_s = number_or_zero(line, "tokens_per_s");
     out->skipped = json_is_true(json_object_get(line, "skipped"));
+    for (int i = 0; i < HAUL_NTIERS; i++)
+        out->held[i] = number(held, hl_run_tier_keys[i]);
     for (int i = 0; i < HAUL_NLANES; i++) {
         const json_t *lane = json_object_get(lanes, hl_run_lane_keys[i]);
 

@@ -16,6 +16,7 @@ struct hl_run_step {
     double loss, grad_norm, ms, tokens_per_s; /* NaN: the run had none */
     int skipped;
     struct hl_run_lane lanes[HAUL_NLANES];
+    double held[HAUL_NTIERS]; /* the most that was in use so far, bytes; NaN: the run had none */
 };
 
 struct hl_run {
@@ -28,6 +29,7 @@ struct hl_run {
 /* As in the file, and for people. */
 extern const char *const hl_run_lane_keys[HAUL_NLANES];
 extern const char *const hl_run_lane_names[HAUL_NLANES];
+extern const char *const hl_run_tier_keys[HAUL_NTIERS];
 
 /* Read the lines of a run. 0, or a negative code; haul_last_error() has the text. End with hl_run_close(). */
 int hl_run_read(const char *path, struct hl_run *out);

@@ -119,3 +119,22 @@ void hl_bin(size_t n, size_t nbins, size_t bin, size_t *first, size_t *end)
     *first = (size_t)((double)n * (double)bin / (double)nbins);
     *end = (size_t)((double)n * (double)(bin + 1) / (double)nbins);
 }
+
+void hl_svg_section(FILE *out, const char *heading)
+{
+    fprintf(out, "<section>\n<h2>%s</h2>\n<figure>\n", heading);
+}
+
+void hl_svg_table(FILE *out, const char *caption, const char *heads)
+{
+    fprintf(out,
+            "</figure>\n<details><summary>Table</summary><div class=\"scroll\" tabindex=\"0\" "
+            "role=\"region\" aria-label=\"%s\"><table><caption>%s</caption><thead><tr>%s</tr>"
+            "</thead><tbody>\n",
+            caption, caption, heads);
+}
+
+void hl_svg_table_end(FILE *out)
+{
+    fputs("</tbody></table></div></details>\n</section>\n", out);
+}

@@ -31,6 +31,11 @@ void hl_svg_axes_draw(FILE *out, struct hl_svg_axes *axes, const char *x_label);
 double hl_svg_x(const struct hl_svg_axes *axes, double x);
 double hl_svg_y(const struct hl_svg_axes *axes, double y);
 
+/* A section with a figure; then its table, folded away: heads are the cells of its first row; then its end. */
+void hl_svg_section(FILE *out, const char *heading);
+void hl_svg_table(FILE *out, const char *caption, const char *heads);
+void hl_svg_table_end(FILE *out);
+
 /* [*first, *end) of n items, as part `bin` of nbins. */
 void hl_bin(size_t n, size_t nbins, size_t bin, size_t *first, size_t *end);
 

@@ -14,17 +14,18 @@ struct tier {
 /* All of them this rank's. */
 static uint32_t read_tiers(const struct hl_run *run, struct tier out[HAUL_NTIERS])
 {
-    static const char *const keys[HAUL_NTIERS] = {"device", "host", "nvme"};
     uint32_t n = 0;
 
     for (int i = 0; i < HAUL_NTIERS; i++) {
-        double budget = json_number_value(json_object_get(hl_run_summary(run, "budgets"), keys[i]));
+        double budget =
+            json_number_value(json_object_get(hl_run_summary(run, "budgets"), hl_run_tier_keys[i]));
         double planned =
-            json_number_value(json_object_get(hl_run_summary(run, "planned"), keys[i]));
-        double peak = json_number_value(json_object_get(hl_run_summary(run, "peaks"), keys[i]));
+            json_number_value(json_object_get(hl_run_summary(run, "planned"), hl_run_tier_keys[i]));
+        double peak =
+            json_number_value(json_object_get(hl_run_summary(run, "peaks"), hl_run_tier_keys[i]));
 
         if (planned > 0 || peak > 0 || budget > 0)
-            out[n++] = (struct tier){keys[i], planned, peak, budget};
+            out[n++] = (struct tier){hl_run_tier_keys[i], planned, peak, budget};
     }
     return n;
 }

@@ -52,10 +52,24 @@ static void json_number(FILE *f, const char *key, double value)
         fprintf(f, "\"%s\":null,", key);
 }
 
-static void json_step(const struct progress *p, uint64_t step, double loss,
-                      const struct haul_report *r)
+static int read_tiers(const struct trainer *t, struct tier_bytes out[HAUL_NTIERS])
 {
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && i < HAUL_NTIERS; i++)
+        rc = haul_engine_tier_bytes(t->engine, (enum haul_tier)i, &out[i].planned, &out[i].peak);
+    return rc;
+}
+
+static int json_step(const struct progress *p, const struct trainer *t, uint64_t step, double loss,
+                     const struct haul_report *r)
+{
+    struct tier_bytes held[HAUL_NTIERS];
     FILE *f = p->jsonl;
+    int rc = read_tiers(t, held);
+
+    if (rc < 0)
+        return rc;
 
     fprintf(f, "{\"step\":%" PRIu64 ",", step);
     json_number(f, "loss", loss);
@@ -71,7 +85,9 @@ static void json_step(const struct progress *p, uint64_t step, double loss,
         fprintf(f, "%s\"%s\":{\"busy_ms\":%.6f,\"exposed_ms\":%.6f,\"bytes\":%" PRIu64 "}",
                 i > 0 ? "," : "", lane_names[i], (double)r->lanes[i].busy_ns * 1e-6,
                 (double)r->lanes[i].exposed_ns * 1e-6, r->lanes[i].bytes);
-    fputs("}}\n", f);
+    fprintf(f, "},\"held\":{\"device\":%" PRIu64 ",\"host\":%" PRIu64 ",\"nvme\":%" PRIu64 "}}\n",
+            held[HAUL_TIER_DEVICE].peak, held[HAUL_TIER_HOST].peak, held[HAUL_TIER_NVME].peak);
+    return 0;
 }
 
 static void print_step(const struct progress *p, uint64_t step, double loss,
@@ -97,7 +113,8 @@ static int flush_step(const struct progress *p, uint64_t step)
     return EXIT_FAILED;
 }
 
-int progress_step(struct progress *p, uint64_t step, double loss, const struct haul_report *report)
+int progress_step(struct progress *p, const struct trainer *t, uint64_t step, double loss,
+                  const struct haul_report *report)
 {
     int rc = EXIT_OK;
 
@@ -112,20 +129,14 @@ int progress_step(struct progress *p, uint64_t step, double loss, const struct h
         p->lanes[i].bytes += report->lanes[i].bytes;
     }
     if (p->jsonl != NULL) {
-        json_step(p, step, loss, report);
+        if (json_step(p, t, step, loss, report) < 0) {
+            trainer_complain(t, 0);
+            return EXIT_FAILED;
+        }
         rc = flush_step(p, step);
     }
     if (rc == EXIT_OK && !p->args->quiet)
         print_step(p, step, loss, report);
-    return rc;
-}
-
-static int read_tiers(const struct trainer *t, struct tier_bytes out[HAUL_NTIERS])
-{
-    int rc = 0;
-
-    for (int i = 0; rc == 0 && i < HAUL_NTIERS; i++)
-        rc = haul_engine_tier_bytes(t->engine, (enum haul_tier)i, &out[i].planned, &out[i].peak);
     return rc;
 }
 

@@ -23,7 +23,8 @@ const char *progress_lane_name(enum haul_lane lane);
 int progress_open(const struct args *args, struct progress *out);
 
 /* A step has ended. EXIT_OK, or EXIT_FAILED after one line on stderr: its JSON line is not written. */
-int progress_step(struct progress *p, uint64_t step, double loss, const struct haul_report *report);
+int progress_step(struct progress *p, const struct trainer *t, uint64_t step, double loss,
+                  const struct haul_report *report);
 
 /* The closing table on stdout, unless quiet, and the summary line. EXIT_OK or EXIT_FAILED. */
 int progress_end(struct progress *p, const struct trainer *t, uint64_t digest);

@@ -53,7 +53,7 @@ static int train(const struct args *args, const struct data *data, struct traine
             return EXIT_FAILED;
         if (trainer_step(t, step, interrupted, &loss, &report) < 0)
             return failed(t);
-        if (progress_step(progress, step, loss, &report) != EXIT_OK)
+        if (progress_step(progress, t, step, loss, &report) != EXIT_OK)
             return EXIT_FAILED;
         if (chrome_trace_step(trace, t) < 0)
             return failed(t);
