@@ -138,8 +138,8 @@ Test(adam_team, more_threads_or_ranks_than_cores_share_seats)
 /* Threads meet in their first pieces, so that none does another's work before that one has come. */
 struct meeting {
     unsigned nwanted;
-    atomic_uint nthere;
-    atomic_int seen[16];
+    atomic_uint nthere, team; /* team: what OpenMP says of it, if anybody came */
+    atomic_int seen[HL_TEAM_MOST];
 };
 
 static void meet(void *ctx, uint64_t begin, uint64_t end)
@@ -149,27 +149,29 @@ static void meet(void *ctx, uint64_t begin, uint64_t end)
 
     if (end == begin || atomic_exchange(&m->seen[omp_get_thread_num()], 1))
         return;
+    m->team = (unsigned)omp_get_num_threads();
     atomic_fetch_add(&m->nthere, 1);
     while (m->nthere < m->nwanted && hl_clock_ns() < late_ns)
         sched_yield();
 }
 
-/* How many threads work on so many elements; never more than wanted, unless the team is larger. */
-static unsigned team_of(unsigned nthreads, uint64_t n, unsigned nwanted)
+/* So many threads, no more and no fewer, are a team for n elements, and each of them works. */
+static void check_team(unsigned nthreads, uint64_t n, unsigned nwanted)
 {
     struct meeting m = {.nwanted = nwanted};
 
     hl_team_run(nthreads, n, meet, &m);
-    return m.nthere;
+    cr_assert_eq(m.team, nwanted, "a team of %u, not %u", m.team, nwanted);
+    cr_assert_eq(m.nthere, nwanted, "%u of %u threads work", m.nthere, nwanted);
 }
 
 Test(adam_team, the_callers_size_counts_and_small_ranges_stay_alone)
 {
-    cr_assert_eq(team_of(3, ELEMS, 3), 3);
-    cr_assert_eq(team_of(5, ELEMS, 5), 5);
-    cr_assert_eq(team_of(5, HL_TEAM_ALONE - 1, 1), 1);
-    cr_assert_eq(team_of(1, ELEMS, 1), 1);
-    cr_assert_eq(team_of(4, 0, 0), 0);
+    check_team(3, ELEMS, 3);
+    check_team(5, ELEMS, 5);
+    check_team(5, HL_TEAM_ALONE - 1, 1);
+    check_team(1, ELEMS, 1);
+    check_team(4, 0, 0);
 }
 
 Test(adam_team, omp_num_threads_is_followed_only_when_asked)
@@ -177,9 +179,8 @@ Test(adam_team, omp_num_threads_is_followed_only_when_asked)
     unsigned own = haul_optim_threads(1);
 
     omp_set_num_threads(7);
-    cr_assert_eq(team_of(HAUL_THREADS_OPENMP, ELEMS, 7), 7);
-    if (own <= 16)
-        cr_assert_eq(team_of(0, ELEMS, own), own);
+    check_team(HAUL_THREADS_OPENMP, ELEMS, 7);
+    check_team(0, ELEMS, own);
 }
 
 struct coverage {
@@ -285,7 +286,7 @@ Test(adam_team, a_bound_team_stays_bound)
     cr_assert_eq(hl_team_bind(0, 1, b.nthreads), 0, "%s", haul_last_error());
     for (int round = 0; round < 3; round++) {
         hl_team_run(b.nthreads, 1 << 20, check_bound, &b);
-        cr_assert_eq(team_of(b.nthreads, 100, 1), 1);
+        check_team(b.nthreads, 100, 1);
     }
     cr_assert_eq(b.wrong, 0);
     hl_topo_close(b.topo);
