@@ -335,7 +335,7 @@ static int open_parts(struct mpi_comm *m, MPI_Comm from)
     int in_host = haul_device_in_host_memory(m->base.dev), rc, own;
     char text[MPI_ERROR_BYTES];
 
-    if ((rc = duplicate(m, from, &m->blocking.comm)) < 0 ||
+    if ((rc = hl_mpi_node_take(m)) < 0 || (rc = duplicate(m, from, &m->blocking.comm)) < 0 ||
         (rc = duplicate(m, from, &m->queued.comm)) < 0 || (rc = hl_mpi_node_open(m)) < 0)
         return rc;
     own = take_memory(m);

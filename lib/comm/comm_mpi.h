@@ -106,6 +106,13 @@ void hl_mpi_hand_close(struct mpi_hand *h);
 
 /* ---- the ranks of this node (comm_mpi_node.c) ---- */
 
+/* What a rank tells those of its node. A pid means something only within its namespace. */
+struct mpi_card {
+    uint64_t rank, pid, namespace_dev, namespace_ino;
+};
+
+/* Memory for all ranks: before the first collective, where a rank that fails leaves nobody waiting for good. */
+int hl_mpi_node_take(struct mpi_comm *m);
 /* Collective over m->blocking. Blocks without a time-out, right after a collective that all have ended. */
 int hl_mpi_node_open(struct mpi_comm *m);
 /* 1: the rank is of this node, and its process has ended. 0: it lives, or nobody can tell. */
@@ -119,7 +126,8 @@ struct mpi_comm {
     double timeout_s;
     uint64_t piece_bytes;
     struct mpi_exchange queued, blocking;
-    int *life; /* (nranks,) the pidfd of each other rank of this node; -1: none */
+    int *life;             /* (nranks,) the pidfd of each other rank of this node; -1: none */
+    struct mpi_card *card; /* (nranks,) of this node's, nlocal of them */
 
     /* Host memory that a device's copies go through; NULL: the device's own is host memory. */
     struct haul_pool *pool;
