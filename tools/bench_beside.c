@@ -76,7 +76,7 @@ static void *optim_main(void *arg)
     struct haul_optim optim;
     int rc = b->nthreads > 1 ? hl_team_bind(0, 1, b->nthreads) : 0;
 
-    (void)rc; /* where it is refused the engine's is too */
+    rc = 0; /* where binding is refused the engine's is too */
     haul_optim_init(&optim, HAUL_ADAMW);
     for (uint64_t at = 0; !atomic_load(&b->stop); at = at + 2 * n > ELEMS ? 0 : at + n) {
         rc = b->kernel == UPDATE ? update(b, &optim, at) : land(b, at);

@@ -9,12 +9,11 @@
 
 /* Bytes per second. */
 struct hl_beside_rates {
-    double optim;                   /* alone: bytes that updates read and write */
-    double norm, accumulate;        /* of gradients as they land: read; added to sums in FP32 */
-    double copy;                    /* one thread's copies, alone */
-    double optim_at_copy, copy_too; /* both at once */
-    double optim_at_drive,
-        drive_too; /* likewise, the drive in both directions; 0 without a store */
+    double optim;                     /* alone: bytes that updates read and write */
+    double norm, accumulate;          /* of gradients as they land: read; added to sums in FP32 */
+    double copy;                      /* one thread's copies, alone */
+    double optim_at_copy, copy_too;   /* both at once */
+    double optim_at_drive, drive_too; /* likewise, a drive both ways; 0 without a store */
 };
 
 struct hl_beside;

@@ -27,9 +27,9 @@ struct hl_step_rates {
     double ring_bytes_per_s; /* both ways, through as many slots as the engine has */
     double norm_bytes_per_s, accumulate_bytes_per_s; /* on gradients as they land */
     double copy_bytes_per_s;                         /* one thread's copies */
-    double mem_per_copied_byte,
-        mem_per_drive_byte; /* of the optimizer's bytes, which it loses to them */
-    double optim_weight;    /* of the optimizer to a copy, where both want all there is */
+    /* Of the optimizer's bytes, which it loses to them. */
+    double mem_per_copied_byte, mem_per_drive_byte;
+    double optim_weight; /* of the optimizer to a copy, where both want all there is */
 };
 
 /* What is measured, by repeat. */

@@ -120,7 +120,7 @@ static int set_value(struct hl_sim_request *q, const char *key, const char *text
 /* ---- points ---- */
 
 static int run_point(const struct hl_command *cmd, const struct hl_sim_request *q,
-                     struct point *out)
+                     struct point *out, struct hl_time_left *left)
 {
     static struct hl_sim_case made; /* large, and points come one after the other */
     struct hl_sim_choice choice[HL_SIM_CHOICES];
@@ -130,8 +130,10 @@ static int run_point(const struct hl_command *cmd, const struct hl_sim_request *
     if (rc != HL_FLAGS_GO)
         return rc;
     rc = hl_sim_choose(&made, choice, &n, &best);
-    if (rc < 0)
+    if (rc < 0) {
+        hl_time_left_end(left);
         return hl_report_error(cmd, rc);
+    }
     out->step_s = NAN;
     if (best >= 0)
         *out = (struct point){choice[best].result.step_s, hl_sim_bottleneck(&choice[best].result),
@@ -152,9 +154,11 @@ static int run_all(const struct hl_command *cmd, const struct hl_sim_request *q,
             int rc = set_value(&at, axis[0].key, axis[0].value[i]);
             if (rc == 0 && axis[1].key[0])
                 rc = set_value(&at, axis[1].key, axis[1].value[j]);
-            if (rc < 0)
+            if (rc < 0) {
+                hl_time_left_end(&left);
                 return hl_usage_error(cmd, "--sweep: %s", haul_last_error());
-            if ((rc = run_point(cmd, &at, &point[i][j])) != HL_FLAGS_GO)
+            }
+            if ((rc = run_point(cmd, &at, &point[i][j], &left)) != HL_FLAGS_GO)
                 return rc;
         }
     hl_time_left_end(&left);

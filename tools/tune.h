@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "bench_io.h"
 #include "time_left.h"
 
 struct hl_tune {
@@ -19,6 +20,10 @@ struct hl_tune {
 uint64_t hl_tune_drive_passes(const struct hl_tune *t);
 /* Block size and depths of one directory; out gets its line. 0 or an error of haul. */
 int hl_tune_drive(struct hl_tune *t, const char *dir, json_t *out);
+
+/* A trial store. depth 0: the store's own. */
+int hl_tune_open(const struct hl_tune *t, const char *dir, uint32_t block_bytes, uint32_t depth,
+                 enum haul_verify verify, struct hl_bench_io **out);
 
 #define HL_TUNE_HOST_PASSES 10
 /* Host memory, the optimizer's kernels, and what a drive in dir (NULL: none) takes from them. Binds this thread

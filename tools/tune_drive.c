@@ -102,18 +102,26 @@ static int describe(struct hl_bench_io *io, struct setting *out)
     return 0;
 }
 
-static int open_trial(const struct hl_tune *t, const char *dir, uint32_t block,
-                      struct hl_bench_io **out)
+int hl_tune_open(const struct hl_tune *t, const char *dir, uint32_t block_bytes, uint32_t depth,
+                 enum haul_verify verify, struct hl_bench_io **out)
 {
     struct hl_bench_io_opts opts = {.bytes = t->bytes};
 
     haul_store_opts_init(&opts.store);
     opts.store.dirs = &dir;
     opts.store.ndirs = 1;
-    opts.store.block_bytes = block;
-    opts.store.read_depth = opts.store.write_depth = MAX_DEPTH;
-    opts.store.verify = HAUL_VERIFY_OFF; /* the drive is measured, not the processor */
+    opts.store.block_bytes = block_bytes;
+    if (depth)
+        opts.store.read_depth = opts.store.write_depth = depth;
+    opts.store.verify = verify;
     return hl_bench_io_open(&opts, out);
+}
+
+/* The drive is measured, not the processor. */
+static int open_trial(const struct hl_tune *t, const char *dir, uint32_t block,
+                      struct hl_bench_io **out)
+{
+    return hl_tune_open(t, dir, block, MAX_DEPTH, HAUL_VERIFY_OFF, out);
 }
 
 static int tune_block(struct hl_tune *t, const char *dir, uint32_t block, struct setting *out)
@@ -127,9 +135,10 @@ static int tune_block(struct hl_tune *t, const char *dir, uint32_t block, struct
     rc = tune_depth(t, io, HL_IO_WRITE, &out->write_depth, &out->write);
     if (rc == 0)
         rc = tune_depth(t, io, HL_IO_READ, &out->read_depth, &out->read);
-    hl_bench_io_set_depths(io, out->read_depth, out->write_depth);
-    if (rc == 0)
+    if (rc == 0) {
+        hl_bench_io_set_depths(io, out->read_depth, out->write_depth);
         rc = median_pass(t, io, HL_IO_MIXED, &out->mixed);
+    }
     if (rc == 0)
         rc = describe(io, out);
     hl_bench_io_close(io);

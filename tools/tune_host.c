@@ -70,8 +70,10 @@ static void run_kernels(struct hl_tune *t, json_t *list)
     for (unsigned i = 0; i < NKERNELS; i++) {
         int rc = run_kernel(&opts, &arena, i, &r);
         hl_tune_step(t);
-        if (rc < 0)
+        if (rc < 0) {
+            fprintf(stderr, "%s is not measured: %s\n", kernels[i].name, haul_last_error());
             continue;
+        }
         const double rate = (double)r.bytes_per_elem / r.ns_per_elem * 1e9;
         if (i == 0) {
             set(t, "mem_bytes_per_s", (double)r.bytes_per_elem / r.roof_ns_per_elem * 1e9);
@@ -88,19 +90,7 @@ static void run_kernels(struct hl_tune *t, json_t *list)
 
 /* ---- beside each other ---- */
 
-static int open_store(const struct hl_tune *t, const char *dir, uint32_t block_bytes,
-                      struct hl_bench_io **out)
-{
-    struct hl_bench_io_opts o = {.bytes = t->bytes};
-
-    haul_store_opts_init(&o.store);
-    o.store.dirs = &dir;
-    o.store.ndirs = 1;
-    o.store.block_bytes = block_bytes;
-    return hl_bench_io_open(&o, out);
-}
-
-static void run_beside(struct hl_tune *t, struct hl_bench_io *io)
+static int run_beside(struct hl_tune *t, struct hl_bench_io *io)
 {
     struct hl_beside_rates r[REPEATS] = {{0}};
     double cost[REPEATS] = {0}, sums[REPEATS] = {0};
@@ -108,7 +98,7 @@ static void run_beside(struct hl_tune *t, struct hl_bench_io *io)
     int rc = hl_beside_open(HAUL_MASTER_FP32, 0, UNIT_ELEMS, &b);
 
     if (rc < 0)
-        return;
+        return rc;
     for (unsigned i = 0; rc == 0 && i < REPEATS; i++) {
         rc = hl_beside_take(b, io, &r[i]);
         cost[i] = hl_beside_cost(r[i].optim, r[i].optim_at_drive, r[i].drive_too);
@@ -117,19 +107,21 @@ static void run_beside(struct hl_tune *t, struct hl_bench_io *io)
     }
     hl_beside_close(b);
     if (rc < 0)
-        return;
+        return rc;
     set(t, "accumulate_bytes_per_s", middle(sums[0], sums[1], sums[2]));
     set(t, "mem_per_drive_byte", middle(cost[0], cost[1], cost[2]));
+    return 0;
 }
 
 void hl_tune_host(struct hl_tune *t, const char *dir, uint32_t block_bytes, json_t *list)
 {
     struct hl_bench_io *io = NULL;
 
-    if (dir && open_store(t, dir, block_bytes, &io) < 0)
+    if (dir && hl_tune_open(t, dir, block_bytes, 0, HAUL_VERIFY_ALWAYS, &io) < 0)
         fprintf(stderr, "what drives take from the optimizer is not measured: %s\n",
                 haul_last_error());
-    run_beside(t, io);
+    if (run_beside(t, io) < 0)
+        fprintf(stderr, "what works beside the optimizer is not measured: %s\n", haul_last_error());
     if (io)
         hl_bench_io_close(io);
     run_kernels(t, list);
