@@ -676,18 +676,25 @@ int64_t random_compare(struct random_run *r, const struct random_twin *w)
     return bad;
 }
 
-struct random_shape random_even_shape(unsigned nranks)
+struct random_shape random_shape_of(struct random_unit *unit, unsigned nunits, uint64_t elems)
 {
-    static struct random_unit unit[RANDOM_EVEN_UNITS];
-
-    for (unsigned u = 0; u < RANDOM_EVEN_UNITS; u++)
-        unit[u] = (struct random_unit){.ntensors = 1, .tensor = {{.elems = RANDOM_EVEN_ELEMS}}};
+    for (unsigned u = 0; u < nunits; u++)
+        unit[u] = (struct random_unit){.ntensors = 1, .tensor = {{.elems = elems}}};
     return (struct random_shape){.seed = 1,
-                                 .nunits = RANDOM_EVEN_UNITS,
+                                 .nunits = nunits,
                                  .unit = unit,
                                  .nsteps = 3,
                                  .passes = 1,
                                  .grad_dtype = HAUL_BF16,
-                                 .buffer_dtype = HAUL_FP32,
-                                 .nranks = nranks};
+                                 .buffer_dtype = HAUL_BF16};
+}
+
+struct random_shape random_even_shape(unsigned nranks)
+{
+    static struct random_unit unit[RANDOM_EVEN_UNITS];
+    struct random_shape shape = random_shape_of(unit, RANDOM_EVEN_UNITS, RANDOM_EVEN_ELEMS);
+
+    shape.buffer_dtype = HAUL_FP32;
+    shape.nranks = nranks;
+    return shape;
 }

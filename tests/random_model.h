@@ -132,9 +132,12 @@ void random_twin_close(struct random_twin *twin);
  * of every tensor. */
 int64_t random_compare(struct random_run *run, const struct random_twin *twin);
 
+/* So many units of one BF16 tensor each, which are written to unit, on one rank. */
+struct random_shape random_shape_of(struct random_unit *unit, unsigned nunits, uint64_t elems);
+
 enum { RANDOM_EVEN_UNITS = 6, RANDOM_EVEN_ELEMS = 128 * 96 };
 
-/* One BF16 tensor a unit, which divides by 4 ranks without padding; units alike. */
+/* Units that divide by 4 ranks without padding. */
 struct random_shape random_even_shape(unsigned nranks);
 
 #endif

@@ -114,24 +114,11 @@ int __wrap_haul_checkpoint_save(struct haul_engine *engine, const char *root,
     return rc;
 }
 
-static struct random_shape shape_of(struct random_unit units[UNITS], uint64_t elems)
-{
-    for (unsigned i = 0; i < UNITS; i++)
-        units[i] = (struct random_unit){.ntensors = 1, .tensor = {{.elems = elems}}};
-    return (struct random_shape){.seed = 1,
-                                 .nunits = UNITS,
-                                 .unit = units,
-                                 .nsteps = 3,
-                                 .passes = 1,
-                                 .grad_dtype = HAUL_BF16,
-                                 .buffer_dtype = HAUL_BF16};
-}
-
 static void save_while_still(const struct spot *spot, uint64_t elems, int write,
                              enum extents extents)
 {
     struct random_unit units[UNITS];
-    struct random_shape shape = shape_of(units, elems);
+    struct random_shape shape = random_shape_of(units, UNITS, elems);
     char root[256], one[300];
 
     make_dir();
@@ -197,7 +184,7 @@ static void *go_on_later(void *user)
 static bool train_while_still(uint64_t elems)
 {
     struct random_unit units[UNITS];
-    struct random_shape shape = shape_of(units, elems);
+    struct random_shape shape = random_shape_of(units, UNITS, elems);
     struct random_place place = {.offload = HAUL_OFFLOAD_ALL, .nthreads = 1, .window = 2};
     struct haul_checkpoint_save_opts opts;
     struct random_run run;

@@ -12,11 +12,24 @@
 
 /* ---- ranks that differ, and ranks that go ---- */
 
+/* Ranks [0, n) at once: fn on each of n structs of so many bytes. */
+static void run_together(const char *what, unsigned n, void *(*fn)(void *), void *ranks,
+                         size_t bytes)
+{
+    pthread_t thread[3];
+
+    random_watch(what, 60);
+    for (unsigned r = 0; r < n; r++)
+        cr_assert_eq(pthread_create(&thread[r], NULL, fn, (char *)ranks + r * bytes), 0);
+    for (unsigned r = 0; r < n; r++)
+        pthread_join(thread[r], NULL);
+    random_watch("", 0);
+}
+
 struct odd {
     const struct random_shape *shape;
     struct random_place place;
     unsigned dies_at; /* step; 0: never */
-    pthread_t thread;
     int rc;
     char text[512];
     uint64_t digest, host_bytes;
@@ -50,16 +63,12 @@ static void run_odd(struct odd odd[], unsigned n)
 {
     struct thread_world *world = thread_world_open(n);
 
-    random_watch("ranks that differ", 60);
     for (unsigned r = 0; r < n; r++) {
         odd[r].place.world = world;
         odd[r].place.rank = r;
-        cr_assert_eq(pthread_create(&odd[r].thread, NULL, odd_main, &odd[r]), 0);
     }
-    for (unsigned r = 0; r < n; r++)
-        pthread_join(odd[r].thread, NULL);
+    run_together("ranks that differ", n, odd_main, odd, sizeof *odd);
     thread_world_close(world);
-    random_watch("", 0);
 }
 
 Test(engine_ranks_differ, a_rank_that_dies_ends_the_others_with_an_error)
@@ -108,7 +117,6 @@ struct stepper {
     struct random_run run;
     struct random_place place;
     const struct random_shape *shape;
-    pthread_t thread;
     struct haul_step wrong;
     int rc_open, rc_wrong, rc_right;
     char text[256];
@@ -138,7 +146,6 @@ static void run_steppers(struct stepper s[2], struct haul_step wrong)
     struct thread_world *world = thread_world_open(2);
 
     shape = random_even_shape(2);
-    random_watch("steps that differ", 60);
     for (unsigned r = 0; r < 2; r++) {
         s[r] = (struct stepper){.shape = &shape,
                                 .place = {.offload = HAUL_OFFLOAD_ALL,
@@ -147,12 +154,9 @@ static void run_steppers(struct stepper s[2], struct haul_step wrong)
                                           .rank = r,
                                           .timeout_s = 20},
                                 .wrong = r ? wrong : (struct haul_step){.lr = 1e-3}};
-        cr_assert_eq(pthread_create(&s[r].thread, NULL, step_wrongly, &s[r]), 0);
     }
-    for (unsigned r = 0; r < 2; r++)
-        pthread_join(s[r].thread, NULL);
+    run_together("steps that differ", 2, step_wrongly, s, sizeof *s);
     thread_world_close(world);
-    random_watch("", 0);
     for (unsigned r = 0; r < 2; r++) {
         cr_assert_eq(s[r].rc_open, 0);
         cr_assert_eq(s[r].rc_right, 0, "the step can be taken after that");
@@ -183,7 +187,6 @@ struct caller {
     enum differ how;
     struct random_place place;
     const struct random_shape *shape;
-    pthread_t thread;
     int rc_open, rc, rc_after;
     char text[256];
     uint64_t digest;
@@ -273,7 +276,6 @@ Test(engine_ranks_differ, calls_that_differ_are_refused_on_all_and_harm_nothing)
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct thread_world *world = thread_world_open(2);
         struct caller c[2];
-        random_watch("calls that differ", 60);
         for (unsigned r = 0; r < 2; r++) {
             c[r] = (struct caller){.how = cases[i].how,
                                    .shape = &shape,
@@ -282,12 +284,9 @@ Test(engine_ranks_differ, calls_that_differ_are_refused_on_all_and_harm_nothing)
                                              .world = world,
                                              .rank = r,
                                              .timeout_s = 10}};
-            cr_assert_eq(pthread_create(&c[r].thread, NULL, caller_main, &c[r]), 0);
         }
-        for (unsigned r = 0; r < 2; r++)
-            pthread_join(c[r].thread, NULL);
+        run_together("calls that differ", 2, caller_main, c, sizeof *c);
         thread_world_close(world);
-        random_watch("", 0);
         for (unsigned r = 0; r < 2; r++) {
             cr_assert_eq(c[r].rc_open, 0);
             cr_assert_eq(c[r].rc, cases[i].rc[r], "case %u, rank %u: %d, %s", i, r, c[r].rc,

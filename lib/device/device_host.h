@@ -133,9 +133,8 @@ struct host_stream {
     uint64_t failed_ticket;
     char text[HL_ERROR_TEXT_BYTES];
     /* Of the stream's thread. */
-    uint64_t
-        ready_ns; /* when the last operation ended, on the emulated time line: not later than now */
-    uint64_t jitter; /* generator state; 0: no delays */
+    uint64_t ready_ns; /* when the last operation ended, on the time line: not later than now */
+    uint64_t jitter;   /* generator state; 0: no delays */
     struct host_op ring[HOST_RING];
     _Atomic uint64_t ended_ns[HOST_RING]; /* ready_ns after the latest operations, for who waits */
 };

@@ -31,9 +31,8 @@ struct hl_sim_rates {
     /* What a byte over the link, or of the drives, takes of host memory's: 1 where a device reaches it by
      * itself; more where processors copy or check it. */
     double mem_per_link_byte, mem_per_drive_byte;
-    double norm_bytes_per_s,
-        accumulate_bytes_per_s; /* of a node, alone, on gradients that land: read once, or
-                                                        added to sums; 0: as optim_bytes_per_s */
+    /* Of a node, alone, on gradients that land: read once, or added to sums; 0: as optim_bytes_per_s. */
+    double norm_bytes_per_s, accumulate_bytes_per_s;
     double optim_weight; /* of the optimizer to another lane when both want all of it; 0: 1 */
 };
 
