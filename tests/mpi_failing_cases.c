@@ -78,7 +78,7 @@ void case_killed(void)
 
     snprintf(says, sizeof says, "rank %d of 0 to %d, on this node, has ended", nranks / 2,
              nranks - 1);
-    die_and_look(60, 20, says);
+    die_and_look(60, 15, says);
 }
 
 /* As with a rank of another node: the kernel tells nothing. */
