@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 
+import tap
+
 HAUL, TRAIN_GPT, ROOT = (os.path.abspath(p) for p in sys.argv[1:4])
 SMALL = ["--layers", "2", "--dim", "32", "--heads", "2", "--seq", "32", "--batch", "4", "--quiet"]
 
@@ -35,7 +37,7 @@ def flip(path, at):
         f.write(bytes([byte ^ 0x10]))
 
 
-def inspect_shows_the_tree(saves):
+def inspect_shows_the_tree(saves, _):
     shown = run("inspect", saves).stdout
     assert "step        6" in shown and "block.1: " in shown and "6 updates" in shown, shown
     said = json.loads(run("inspect", saves, "--json").stdout)
@@ -46,7 +48,7 @@ def inspect_shows_the_tree(saves):
     assert said["bytes"] == files
 
 
-def verify_checks_every_byte(saves):
+def verify_checks_every_byte(saves, _):
     assert "every byte" in run("verify", saves).stdout
     folder = os.path.join(saves, "step-0000000006")
     for name in sorted(os.listdir(folder)):
@@ -61,7 +63,7 @@ def verify_checks_every_byte(saves):
     assert said["ok"] and said["damaged"] == []
 
 
-def diff_names_the_first_difference(saves):
+def diff_names_the_first_difference(saves, _):
     five, six = (os.path.join(saves, f"step-000000000{n}") for n in (3, 6))
     assert run("diff", six, six).stdout == "equal bits\n"
     shown = run("diff", five, six, rc=1).stdout
@@ -98,7 +100,7 @@ def exported_and_imported_it_is_the_same_state(saves, folder):
     assert ": m " in shown and ": p " not in shown, "weights alone: moments are 0"
 
 
-def mistakes_are_named(saves):
+def mistakes_are_named(saves, _):
     assert "needs a PATH" in run("inspect", rc=2).stderr
     assert "needs two PATHs" in run("diff", saves, rc=2).stderr
     assert "--ranks" in run("reshard", saves, "--to", "x", rc=2).stderr
@@ -133,23 +135,12 @@ def the_reader_of_the_page_reads_it(saves, folder):
 
 
 def main():
-    failed = 0
     with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:
         saves = os.path.join(folder, "saves")
         train("--steps", "6", "--save", saves, "--save-every", "3")
-        cases = [(inspect_shows_the_tree, saves), (verify_checks_every_byte, saves),
-                 (diff_names_the_first_difference, saves), (resharded_it_is_the_same_state, saves, folder),
-                 (exported_and_imported_it_is_the_same_state, saves, folder), (mistakes_are_named, saves),
-                 (the_reader_of_the_page_reads_it, saves, folder)]
-        print(f"1..{len(cases)}")
-        for number, (case, *args) in enumerate(cases, 1):
-            try:
-                case(*args)
-                print(f"ok {number} {case.__name__}", flush=True)
-            except Exception as error:  # noqa: whatever it was, the others still run
-                failed += 1
-                print(f"not ok {number} {case.__name__}\n# {error!r}", flush=True)
-    sys.exit(failed > 0)
+        tap.main((inspect_shows_the_tree, verify_checks_every_byte, diff_names_the_first_difference,
+                  resharded_it_is_the_same_state, exported_and_imported_it_is_the_same_state, mistakes_are_named,
+                  the_reader_of_the_page_reads_it), saves, folder)
 
 
 main()

@@ -112,8 +112,14 @@ static void compare(const struct values v[2], uint64_t first, uint64_t n, unsign
         }
 }
 
+/* How far it is. */
+struct so_far {
+    struct hl_time_left left;
+    uint64_t done_bytes;
+};
+
 static int diff_tensor(struct hl_ckpt *const ck[2], uint32_t u, uint32_t t,
-                       const struct values v[2], struct difference *d)
+                       const struct values v[2], struct difference *d, struct so_far *far)
 {
     uint64_t n = ck[0]->m.model.units[u].places[t].elems;
     int trained = !ck[0]->m.model.units[u].tensors[t].frozen, rc = 0;
@@ -126,6 +132,8 @@ static int diff_tensor(struct hl_ckpt *const ck[2], uint32_t u, uint32_t t,
                                 trained ? v[k].part[2] : NULL);
         if (rc == 0)
             compare(v, at, some, trained ? 3 : 1, d);
+        far->done_bytes += 2 * hl_ckpt_tool_value_bytes(trained, some);
+        hl_time_left_at(&far->left, far->done_bytes);
     }
     return rc;
 }
@@ -176,17 +184,21 @@ static int diff_all(struct hl_ckpt *const ck[2], const struct values v[2], json_
 {
     const struct hl_ckpt_model *model = &ck[0]->m.model;
     struct difference d;
+    struct so_far far = {.done_bytes = 0};
     int rc = 0;
 
     diff_counters(ck, list, equal);
+    hl_time_left_begin(&far.left, "diff", 2 * hl_ckpt_tool_all_value_bytes(model), 1);
     for (uint32_t u = 0; rc == 0 && u < model->nunits; u++)
         for (uint32_t t = 0; rc == 0 && t < model->units[u].ntensors; t++) {
-            rc = diff_tensor(ck, u, t, v, &d);
+            rc = diff_tensor(ck, u, t, v, &d, &far);
             if (rc < 0 || d.ndiffer == 0)
                 continue;
             *equal = 0;
+            hl_time_left_end(&far.left);
             tell_tensor(&model->units[u], t, &d, list);
         }
+    hl_time_left_end(&far.left);
     return rc;
 }
 

@@ -26,11 +26,30 @@ static int take_user(const struct hl_ckpt *ck, void **out)
     return rc;
 }
 
-/* A checkpoint like ck, its values from a source, in root. */
-static int write_new(struct hl_ckpt *ck, struct hl_ckpt_manifest *m,
+/* A source that says how far it is. */
+struct counted {
+    const struct hl_ckpt_source *source;
+    struct hl_time_left left;
+    uint64_t done_bytes;
+};
+
+static int read_counted(void *user, uint32_t unit, uint32_t tensor, uint64_t first, uint64_t n,
+                        float *p, float *m, float *v)
+{
+    struct counted *c = user;
+
+    c->done_bytes += hl_ckpt_tool_value_bytes(m != NULL, n);
+    hl_time_left_at(&c->left, c->done_bytes);
+    return c->source->fn(c->source->user, unit, tensor, first, n, p, m, v);
+}
+
+/* A checkpoint like ck, its values from a source, in root. what: is done meanwhile. */
+static int write_new(const char *what, struct hl_ckpt *ck, struct hl_ckpt_manifest *m,
                      const struct hl_ckpt_source *source, const char *root)
 {
     struct hl_ckpt_rest rest = {.user_bytes = ck->m.user_bytes};
+    struct counted counted = {.source = source};
+    const struct hl_ckpt_source counting = {.fn = read_counted, .user = &counted};
     char name[HL_CKPT_NAME_BYTES];
     void *user;
     int rc = take_user(ck, &user);
@@ -39,7 +58,9 @@ static int write_new(struct hl_ckpt *ck, struct hl_ckpt_manifest *m,
         return rc;
     rest.user = user;
     m->files = calloc(m->nranks, sizeof *m->files);
-    rc = m->files == NULL ? -ENOMEM : hl_ckpt_new_write(root, m, source, &rest, name);
+    hl_time_left_begin(&counted.left, what, hl_ckpt_tool_all_value_bytes(&m->model), 1);
+    rc = m->files == NULL ? -ENOMEM : hl_ckpt_new_write(root, m, &counting, &rest, name);
+    hl_time_left_end(&counted.left);
     if (rc == 0)
         printf("%s/%s\n", root, name);
     free(m->files);
@@ -60,7 +81,7 @@ int hl_ckpt_tool_reshard(const struct hl_command *cmd, const char *path, uint32_
     m = ck->m;
     m.nranks = nranks;
     source.user = ck;
-    rc = write_new(ck, &m, &source, root);
+    rc = write_new("reshard", ck, &m, &source, root);
     hl_ckpt_close(ck);
     return rc < 0 ? hl_report_error(cmd, rc) : HL_EXIT_OK;
 }
@@ -85,7 +106,7 @@ struct exporting {
     uint64_t n;
     float *p, *m, *v; /* (HL_CKPT_BLOCK_ELEMS,) */
     struct hl_time_left left;
-    uint64_t ndone; /* elements */
+    uint64_t done_bytes;
 };
 
 static unsigned parts_of(const struct exporting *x, const struct haul_tensor *t)
@@ -151,8 +172,8 @@ static int put_tensor(struct exporting *x, struct haul_safetensors_writer *w, ui
                             trained ? x->v : NULL);
         for (unsigned k = 0; rc == 0 && k < nparts; k++)
             rc = haul_safetensors_writer_put(w, index + k, at, some, from[k]);
-        x->ndone += some;
-        hl_time_left_at(&x->left, x->ndone);
+        x->done_bytes += hl_ckpt_tool_value_bytes(trained, some);
+        hl_time_left_at(&x->left, x->done_bytes);
     }
     return rc;
 }
@@ -160,13 +181,10 @@ static int put_tensor(struct exporting *x, struct haul_safetensors_writer *w, ui
 static int put_all(struct exporting *x, struct haul_safetensors_writer *w)
 {
     const struct hl_ckpt_model *model = &x->ck->m.model;
-    uint64_t index = 0, nelems = 0;
+    uint64_t index = 0;
     int rc = 0;
 
-    for (uint32_t u = 0; u < model->nunits; u++)
-        for (uint32_t t = 0; t < model->units[u].ntensors; t++)
-            nelems += model->units[u].places[t].elems;
-    hl_time_left_begin(&x->left, "export", nelems, 0);
+    hl_time_left_begin(&x->left, "export", hl_ckpt_tool_all_value_bytes(model), 1);
     for (uint32_t u = 0; rc == 0 && u < model->nunits; u++)
         for (uint32_t t = 0; rc == 0 && t < model->units[u].ntensors; t++) {
             rc = put_tensor(x, w, u, t, index);
@@ -339,7 +357,7 @@ static int import_opened(struct hl_ckpt *ck, struct haul_safetensors *st, const 
 
     take_counters(st, &ck->m);
     m = ck->m;
-    return write_new(ck, &m, &source, root);
+    return write_new("import", ck, &m, &source, root);
 }
 
 int hl_ckpt_tool_import(const struct hl_command *cmd, const char *file, const char *like,

@@ -10,6 +10,10 @@ int hl_ckpt_tool_open(const char *path, struct hl_ckpt **out);
 
 uint64_t hl_ckpt_tool_bytes(const struct hl_ckpt *ck);
 
+/* How far reading it is: p of n elements, and m and v of trained ones, in FP32. And of all there are. */
+uint64_t hl_ckpt_tool_value_bytes(int trained, uint64_t n);
+uint64_t hl_ckpt_tool_all_value_bytes(const struct hl_ckpt_model *model);
+
 int hl_ckpt_tool_inspect(const struct hl_command *cmd, const char *path, int json);
 int hl_ckpt_tool_verify(const struct hl_command *cmd, const char *path, int json);
 int hl_ckpt_tool_diff(const struct hl_command *cmd, const char *a, const char *b, int json);

@@ -18,6 +18,22 @@ int hl_ckpt_tool_open(const char *path, struct hl_ckpt **out)
     return rc < 0 ? rc : hl_ckpt_open(dir, out);
 }
 
+uint64_t hl_ckpt_tool_value_bytes(int trained, uint64_t n)
+{
+    return n * sizeof(float) * (trained ? 3 : 1);
+}
+
+uint64_t hl_ckpt_tool_all_value_bytes(const struct hl_ckpt_model *model)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t u = 0; u < model->nunits; u++)
+        for (uint32_t t = 0; t < model->units[u].ntensors; t++)
+            bytes += hl_ckpt_tool_value_bytes(!model->units[u].tensors[t].frozen,
+                                              model->units[u].places[t].elems);
+    return bytes;
+}
+
 uint64_t hl_ckpt_tool_bytes(const struct hl_ckpt *ck)
 {
     uint64_t bytes = ck->m.user_bytes;

@@ -2,12 +2,19 @@
 #include "time_left.h"
 
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
-
-#include "clock.h"
 
 #define FIRST_NS UINT64_C(2000000000)
 #define NEXT_NS  UINT64_C(200000000)
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
 
 void hl_time_left_begin(struct hl_time_left *t, const char *what, uint64_t total, int bytes)
 {
@@ -15,7 +22,7 @@ void hl_time_left_begin(struct hl_time_left *t, const char *what, uint64_t total
                                .total = total,
                                .bytes = bytes,
                                .on = isatty(STDERR_FILENO),
-                               .begun_ns = hl_clock_ns()};
+                               .begun_ns = now_ns()};
 }
 
 const char *hl_time_left_line(const struct hl_time_left *t, uint64_t done, double elapsed_s,
@@ -38,7 +45,7 @@ const char *hl_time_left_line(const struct hl_time_left *t, uint64_t done, doubl
 
 void hl_time_left_at(struct hl_time_left *t, uint64_t done)
 {
-    const uint64_t now = t->on ? hl_clock_ns() : 0;
+    const uint64_t now = t->on ? now_ns() : 0;
     char line[128];
 
     if (!t->on || now < t->begun_ns + FIRST_NS || now < t->shown_ns + NEXT_NS)

@@ -1,4 +1,5 @@
-/* time_left.h: what long work says on a terminal: how far it is, how fast, and how long it will still take. */
+/* time_left.h: what long work says on a terminal: how far it is, how fast, and how long it will still take.
+ * train_gpt has it too; it needs nothing of haul. */
 #ifndef HL_TIME_LEFT_H
 #define HL_TIME_LEFT_H
 

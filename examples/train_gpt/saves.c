@@ -43,6 +43,7 @@ int saves_load(struct trainer *t)
     opts.user = notes;
     opts.user_capacity = sizeof notes - 1;
     rc = haul_checkpoint_load(t->engine, t->args->resume, &opts, &info);
+    work_line_end(&t->work);
     if (rc == 0)
         rc = read_notes(t, notes, &info);
     if (rc == 0)
@@ -53,8 +54,12 @@ int saves_load(struct trainer *t)
 /* The save that was begun is complete, or failed. */
 static int finish(struct trainer *t)
 {
-    int rc = haul_checkpoint_wait(t->engine);
+    int rc;
 
+    atomic_store(&t->work.waiting, 1);
+    rc = haul_checkpoint_wait(t->engine);
+    atomic_store(&t->work.waiting, 0);
+    work_line_end(&t->work);
     if (rc < 0)
         trainer_complain(t, rc);
     else if (t->saving != 0 && t->args->rank == 0 && !t->args->quiet)

@@ -126,6 +126,8 @@ static int open_engine(struct trainer *t)
     opts.window = args->window != 0 ? (uint32_t)args->window : opts.window;
     opts.nthreads = (uint32_t)args->threads;
     opts.overlap = !args->no_overlap;
+    opts.work = args->quiet || t->ranks->rank != 0 ? NULL : work_line_at;
+    opts.work_user = &t->work;
     return haul_engine_open(&opts, &t->engine);
 }
 
@@ -233,6 +235,7 @@ static int fill(struct trainer *t)
     struct filling filling = {t, &t->weights, ~t->args->seed};
     int rc = haul_engine_fill(t->engine, fill_tensor, &filling);
 
+    work_line_end(&t->work);
     weights_close(&t->weights);
     if (rc == 0 && t->args->dump_init != NULL)
         rc = weights_write(t, t->args->dump_init);
@@ -262,6 +265,7 @@ static int open_rest(struct trainer *t)
     if (rc < 0 || t->args->plan_only)
         return rc;
     rc = haul_engine_build(t->engine);
+    work_line_end(&t->work);
     if (rc == 0)
         rc = open_arena(t);
     if (rc == 0)

@@ -14,6 +14,7 @@
 #include "model.h"
 #include "weights.h"
 #include "ranks.h"
+#include "work_line.h"
 
 /* With --stash a block's input has left for the stash before its buffer has its turn again. */
 #define STASH_BUFFERS 3
@@ -57,7 +58,8 @@ struct trainer {
     struct weights weights;  /* of --init, until they are in the engine */
     uint64_t nsteps, seed;   /* of the run before it was resumed: 0; args->seed */
     uint64_t saving;         /* the step that is being saved; 0: none */
-    char text[1200];         /* of an error of the trainer's own; "" */
+    struct work_line work;
+    char text[1200]; /* of an error of the trainer's own; "" */
 };
 
 /* Learning rate of a step, from 1: a fixed warm-up, then level, so that it does not depend on --steps. */

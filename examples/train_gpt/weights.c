@@ -176,6 +176,8 @@ struct dump {
     struct haul_safetensors_writer *writer; /* NULL: another rank writes, or writing has failed */
     float *values, *turned;                 /* a tensor each */
     int rc; /* of writing: reading goes on, since all ranks read together */
+    struct hl_time_left left;
+    uint64_t done_bytes;
 };
 
 static uint64_t largest_tensor_elems(const struct gpt_shape *shape)
@@ -200,6 +202,9 @@ static int dump_tensor(struct dump *d, uint32_t u, uint32_t i, uint64_t index)
     for (uint64_t first = 0; rc == 0 && first < n; first += PIECE_ELEMS)
         rc = haul_tensor_read(d->t->units[u], i, first,
                               n - first < PIECE_ELEMS ? n - first : PIECE_ELEMS, values + first);
+    d->done_bytes += n * sizeof(float);
+    if (d->t->ranks->rank == 0 && !d->t->args->quiet)
+        hl_time_left_at(&d->left, d->done_bytes);
     if (rc < 0 || d->writer == NULL || d->rc < 0)
         return rc;
     if (hf.transposed) {
@@ -251,17 +256,29 @@ static int open_writer(const struct trainer *t, const char *path,
     return rc;
 }
 
+static uint64_t count_bytes(const struct trainer *t)
+{
+    uint64_t n = 0;
+
+    for (uint32_t u = 0; u < t->nunits; u++)
+        n += gpt_unit_elems(&t->shape, trainer_kind(t, u));
+    return n * sizeof(float);
+}
+
 int weights_write(const struct trainer *t, const char *path)
 {
     uint64_t most = largest_tensor_elems(&t->shape), index = 0;
-    struct dump d = {t, NULL, malloc(most * sizeof(float)), malloc(most * sizeof(float)), 0};
+    struct dump d = {
+        .t = t, .values = malloc(most * sizeof(float)), .turned = malloc(most * sizeof(float))};
     int rc = d.values == NULL || d.turned == NULL ? -ENOMEM : 0;
 
+    hl_time_left_begin(&d.left, "writing weights", count_bytes(t), 1);
     if (rc == 0 && t->ranks->rank == 0)
         d.rc = open_writer(t, path, &d.writer);
     for (uint32_t u = 0; rc == 0 && u < t->nunits; u++)
         for (uint32_t i = 0; rc == 0 && i < gpt_unit_ntensors(trainer_kind(t, u)); i++)
             rc = dump_tensor(&d, u, i, index++);
+    hl_time_left_end(&d.left);
     if (rc == 0)
         rc = d.rc;
     if (rc == 0 && d.writer != NULL)

@@ -48,6 +48,19 @@ enum haul_share {
     HAUL_SHARE_PULL      /* shards lie in memory that all ranks map: each lifts the whole unit up its own link */
 };
 
+/* What takes long, apart from steps. */
+enum haul_work {
+    HAUL_WORK_STORE = 0, /* build: the nvme tier's files are written for the first time */
+    HAUL_WORK_FILL,
+    HAUL_WORK_SAVE,      /* of this rank */
+    HAUL_WORK_LOAD,      /* of the whole checkpoint: a rank passes over what is not its own */
+    HAUL_NWORKS
+};
+
+/* So much of it is done. Called often, on the thread that does it: the one that called haul, but for a save in
+ * the background. It returns soon and calls nothing of haul. */
+typedef void (*haul_work_fn)(void *user, enum haul_work work, uint64_t done_bytes, uint64_t total_bytes);
+
 struct haul_engine_opts {
     size_t struct_size;
     struct haul_device *device; /* not owned; outlives the engine */
@@ -88,6 +101,8 @@ struct haul_engine_opts {
     int plan_only;          /* 1: plan for budgets as they are given, whatever this machine has, nvme_mem_bytes
                                without directories too; the engine has a ledger and cannot be built. 0 (default) */
     enum haul_share share;  /* default HAUL_SHARE_AUTO; PULL is refused where it cannot be */
+    haul_work_fn work;      /* how far long work is; NULL (default): nobody asks */
+    void *work_user;
 };
 
 HAUL_API

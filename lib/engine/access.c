@@ -1,4 +1,4 @@
-/* access.c: reaching single values: fill, read, write. Everything is quiescent meanwhile. */
+/* access.c: reaching single values: read, write. Everything is quiescent meanwhile. */
 #include <string.h>
 
 #include "access.h"
@@ -302,14 +302,6 @@ int hl_piece_write_moments(const struct hl_piece *pc, const float *m, const floa
     return rc < 0 ? rc : push(e, device, r.v, v, pc->n * 4);
 }
 
-static int zero_moments(const struct hl_piece *pc)
-{
-    struct hl_scratch s = scratch_of(pc->unit->engine);
-
-    memset(s.m, 0, pc->n * sizeof *s.m);
-    return hl_piece_write_moments(pc, s.m, s.m);
-}
-
 /* ---- the public calls ---- */
 
 static int check_range(const struct haul_unit *u, uint32_t tensor, uint64_t first, uint64_t n)
@@ -436,53 +428,4 @@ int haul_tensor_write(struct haul_unit *u, uint32_t tensor, uint64_t first, uint
     }
     rc = finish(e, pos, rc);
     return hl_ranks_leave(e, "haul_tensor_write", rc);
-}
-
-static int fill_tensor(struct haul_unit *u, uint32_t tensor, haul_fill_fn fn, void *user)
-{
-    uint64_t n = u->places[tensor].elems;
-    float *value = scratch_of(u->engine).value;
-    int rc = 0;
-
-    for (uint64_t done = 0; rc == 0 && done < n;) {
-        struct hl_piece pc = hl_piece_of(u, tensor, done, n - done);
-        if (!pc.own && !pc.rest) {
-            done += pc.n;
-            continue;
-        }
-        rc = fn(user, u->name, tensor, done, pc.n, value);
-        if (rc < 0)
-            return hl_fail(rc, "fill: the callback failed on unit %s, tensor %s, element %llu",
-                           u->name, u->tensors[tensor].name, (unsigned long long)done);
-        rc = hl_piece_write(&pc, value);
-        if (rc == 0)
-            rc = zero_moments(&pc);
-        done += pc.n;
-    }
-    return rc;
-}
-
-int haul_engine_fill(struct haul_engine *e, haul_fill_fn fn, void *user)
-{
-    int rc;
-
-    if ((rc = hl_need("haul_engine_fill", "engine", e)) < 0)
-        return rc;
-    if (!e->built)
-        return hl_fail(HAUL_E_STATE, "fill: the engine is not built");
-    rc = fn ? hl_check_not_held(e) : hl_fail(-EINVAL, "haul_engine_fill: fn is NULL");
-    if ((rc = hl_ranks_enter(e, "haul_engine_fill", 0, rc)) < 0)
-        return rc;
-    rc = hl_engine_quiesce(e);
-    for (uint32_t i = 0; rc == 0 && i < e->nunits; i++) {
-        struct haul_unit *u = e->units[i];
-        for (uint32_t t = 0; rc == 0 && t < u->ntensors; t++)
-            rc = fill_tensor(u, t, fn, user);
-        u->nsteps = 0;
-        u->apart = false;
-    }
-    rc = hl_ranks_leave(e, "haul_engine_fill", finish(e, 0, rc));
-    if (rc == 0)
-        hl_report_rebase(e); /* a fill is no part of the first step */
-    return rc;
 }

@@ -13,6 +13,13 @@ uint32_t hl_param_extent(const struct haul_unit *u)
     return 2 * u->index + 1;
 }
 
+static void tell_store(void *user, uint64_t done_bytes, uint64_t total_bytes)
+{
+    const struct haul_engine *e = user;
+
+    e->opts.work(e->opts.work_user, HAUL_WORK_STORE, done_bytes, total_bytes);
+}
+
 static int open_store(struct haul_engine *e)
 {
     struct haul_store_opts o;
@@ -26,6 +33,8 @@ static int open_store(struct haul_engine *e)
     o.max_requests = 2 * (e->nrecord_slots + e->nparam_slots + e->stash.nslots) + 8;
     o.pool = e->pool;
     o.method = e->opts.io_method;
+    o.progress = e->opts.work ? tell_store : NULL;
+    o.progress_user = e;
     return haul_store_open(&o, &e->store);
 }
 

@@ -52,6 +52,13 @@ int hl_snapshot_all_reduce(struct haul_engine *e, enum haul_comm_scalar op, uint
     return e->comm ? hl_comm_all_reduce(e->comm, e->comm_counts, op, words, n) : 0;
 }
 
+void hl_snapshot_work(const struct haul_engine *e, enum haul_work work, uint64_t done_bytes,
+                      uint64_t total_bytes)
+{
+    if (e->opts.work)
+        e->opts.work(e->opts.work_user, work, done_bytes, total_bytes);
+}
+
 /* ---- state ---- */
 
 int hl_snapshot_end(struct haul_engine *e, int rc)

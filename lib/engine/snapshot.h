@@ -41,6 +41,10 @@ int hl_snapshot_enter(struct haul_engine *e, const char *call, uint64_t args, in
 int hl_snapshot_all_reduce(struct haul_engine *e, enum haul_comm_scalar op, uint64_t *words,
                            uint64_t n);
 
+/* The trainer's own function, if it has given one: so much is saved, or loaded. */
+void hl_snapshot_work(const struct haul_engine *e, enum haul_work work, uint64_t done_bytes,
+                      uint64_t total_bytes);
+
 /* ---- state ---- */
 
 /* Nothing held, no gradient reduced: else HAUL_E_STATE. */

@@ -27,7 +27,8 @@ struct loading {
     struct hl_ckpt *ck;
     bool touched; /* the engine has part of something */
     struct haul_checkpoint_info info;
-    size_t skipped_bytes; /* of info.skipped */
+    size_t skipped_bytes;             /* of info.skipped */
+    uint64_t done_bytes, total_bytes; /* of the blocks of the one being read */
 };
 
 void haul_checkpoint_load_opts_init(struct haul_checkpoint_load_opts *opts)
@@ -73,8 +74,11 @@ static int write_unit(struct loading *l, uint32_t unit)
 
     for (unsigned s = 0; rc == 0 && s < HL_NSPANS; s++)
         for (uint64_t i = l->ck->unit_at[unit]; rc == 0 && i < l->ck->unit_at[unit + 1]; i++)
-            if (u->places[hl_ckpt_tensor_at(u, l->ck->at[i].block.first)].span == s)
+            if (u->places[hl_ckpt_tensor_at(u, l->ck->at[i].block.first)].span == s) {
                 rc = write_block(l, i);
+                l->done_bytes += l->ck->at[i].block.bytes;
+                hl_snapshot_work(l->e, HAUL_WORK_LOAD, l->done_bytes, l->total_bytes);
+            }
     return rc;
 }
 
@@ -101,6 +105,9 @@ static int write_state(struct loading *l)
     if (rc < 0)
         return rc;
     l->touched = true;
+    l->done_bytes = l->total_bytes = 0;
+    for (uint64_t i = 0; i < l->ck->nblocks; i++)
+        l->total_bytes += l->ck->at[i].block.bytes;
     for (uint32_t i = 0; rc == 0 && i < l->model.nunits; i++)
         rc = write_unit(l, i);
     if (rc == 0)

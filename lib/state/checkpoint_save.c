@@ -36,9 +36,14 @@ static int read_state(void *user, uint32_t unit, uint32_t tensor, uint64_t first
     return hl_snapshot_read(user, unit, tensor, first, n, p, m, v);
 }
 
+static void so_far(void *user, uint64_t done_bytes, uint64_t total_bytes)
+{
+    hl_snapshot_work(user, HAUL_WORK_SAVE, done_bytes, total_bytes);
+}
+
 static int write_shard(struct hl_ckpt_saving *s)
 {
-    const struct hl_ckpt_source source = {.fn = read_state, .user = s->e};
+    const struct hl_ckpt_source source = {.fn = read_state, .user = s->e, .so_far = so_far};
     int rc = hl_snapshot_begin(s->e);
 
     return rc < 0 ? rc : hl_snapshot_end(s->e, hl_ckpt_saving_write(s, &source));

@@ -84,6 +84,13 @@ static int all_read(void *user)
     return rc;
 }
 
+static void so_far(void *user, uint64_t done_bytes, uint64_t total_bytes)
+{
+    const struct behind *b = user;
+
+    hl_snapshot_work(b->s.e, HAUL_WORK_SAVE, done_bytes, total_bytes);
+}
+
 static void keep_error(struct behind *b, int rc)
 {
     b->rc = rc;
@@ -94,7 +101,7 @@ static void keep_error(struct behind *b, int rc)
 static void *behind_main(void *user)
 {
     struct behind *b = user;
-    const struct hl_ckpt_source source = {read_state, b, all_read};
+    const struct hl_ckpt_source source = {read_state, b, all_read, so_far};
 
     keep_error(b, hl_ckpt_saving_write(&b->s, &source));
     if (b->rc < 0)

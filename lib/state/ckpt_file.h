@@ -33,6 +33,8 @@ struct hl_ckpt_source {
     hl_ckpt_source_fn fn;
     void *user;
     int (*done)(void *user); /* the last block has been read; NULL: nobody asks */
+    /* So many bytes of the file's blocks have been read; NULL: nobody asks. */
+    void (*so_far)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 };
 
 /* Sizes of a rank's file, without writing it. */

@@ -66,11 +66,11 @@ static int write_header(int fd, const struct hl_ckpt_manifest *m, uint32_t rank,
 struct fill {
     const struct hl_ckpt_model *model;
     const struct hl_ckpt_source *source;
+    uint64_t done_bytes, total_bytes; /* of the blocks */
 };
 
-static int fill_block(void *user, const struct hl_ckpt_block *b, char *buf)
+static int fill_block(const struct fill *f, const struct hl_ckpt_block *b, char *buf)
 {
-    const struct fill *f = user;
     const struct hl_ckpt_unit *u = &f->model->units[b->unit];
     uint32_t t = hl_ckpt_tensor_at(u, b->first);
     uint64_t first = b->first - u->places[t].logical_elem, n = b->n;
@@ -91,6 +91,17 @@ static int fill_block(void *user, const struct hl_ckpt_block *b, char *buf)
         hl_arith_convert(buf, u->tensors[t].dtype, p, HAUL_FP32, n, 1);
     memset(buf + bytes, 0, b->bytes - bytes);
     return 0;
+}
+
+static int fill_next(void *user, const struct hl_ckpt_block *b, char *buf)
+{
+    struct fill *f = user;
+    int rc = fill_block(f, b, buf);
+
+    f->done_bytes += b->bytes;
+    if (rc == 0 && f->source->so_far)
+        f->source->so_far(f->source->user, f->done_bytes, f->total_bytes);
+    return rc;
 }
 
 static int all_filled(void *user)
@@ -116,8 +127,8 @@ static int write_table(int fd, const struct hl_ckpt_block *blocks, uint64_t nblo
 static int write_all(int fd, const struct hl_ckpt_manifest *m, uint32_t rank,
                      const struct hl_ckpt_source *source, struct hl_ckpt_file *out)
 {
-    struct fill fill = {&m->model, source};
-    const struct hl_ckpt_filler filler = {fill_block, all_filled, &fill};
+    struct fill fill = {.model = &m->model, .source = source};
+    const struct hl_ckpt_filler filler = {fill_next, all_filled, &fill};
     struct hl_ckpt_block *blocks;
     uint64_t n;
     int rc = hl_ckpt_cut(&m->model, m->nranks, rank, sizeof(struct hl_ckpt_header), &blocks, &n);
@@ -126,6 +137,7 @@ static int write_all(int fd, const struct hl_ckpt_manifest *m, uint32_t rank,
         return rc;
     out->nblocks = n;
     out->bytes = file_bytes(blocks, n);
+    fill.total_bytes = table_offset(blocks, n) - sizeof(struct hl_ckpt_header);
     rc = allocate(fd, out->bytes);
     if (rc == 0)
         rc = write_header(fd, m, rank, n, table_offset(blocks, n));
