@@ -9,6 +9,20 @@ trap 'rm -rf "$work"' EXIT
 
 meson install -C "$build" --no-rebuild --quiet --destdir "$work/root"
 pc=$(find "$work/root" -name haul.pc)
+# In the default prefix both are found without being told where they are.
+where=${pc%/haul.pc}
+where=${where#"$work/root"}
+[ -e /etc/debian_version ] || where=elsewhere
+case $where in
+/usr/local/*)
+    case :$(pkg-config --variable=pc_path pkg-config): in
+    *":$where:"*) ;;
+    *) echo "FAILED: haul.pc is in $where, where pkg-config does not look" && exit 1 ;;
+    esac
+    grep -qrx "${where%/pkgconfig}" /etc/ld.so.conf /etc/ld.so.conf.d ||
+        { echo "FAILED: libhaul.so is in ${where%/pkgconfig}, where ldconfig does not look" && exit 1; }
+    ;;
+esac
 export PKG_CONFIG_PATH="${pc%/*}" PKG_CONFIG_SYSROOT_DIR="$work/root"
 libdir=$(pkg-config --variable=libdir haul)
 case $libdir in "$work"*) ;; *) libdir=$work/root$libdir ;; esac

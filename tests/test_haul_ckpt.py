@@ -109,6 +109,12 @@ def mistakes_are_named(saves, _):
                                                    stdout=subprocess.PIPE, check=False).stderr
 
 
+def a_run_of_another_model_says_which_flags_are_needed(saves, _):
+    done = subprocess.run([TRAIN_GPT, *SMALL, "--layers", "3", "--resume", saves], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=120, check=False)
+    assert done.returncode == 1 and "is of 4 units, the engine has 5; --resume needs --layers" in done.stderr, done.stderr
+
+
 def the_reader_of_the_page_reads_it(saves, folder):
     with open(os.path.join(ROOT, "docs", "checkpoint-format.md")) as f:
         code = re.search(r"^```python\n(.*?)^```$", f.read(), flags=re.M | re.S).group(1)
@@ -140,6 +146,7 @@ def main():
         train("--steps", "6", "--save", saves, "--save-every", "3")
         tap.main((inspect_shows_the_tree, verify_checks_every_byte, diff_names_the_first_difference,
                   resharded_it_is_the_same_state, exported_and_imported_it_is_the_same_state, mistakes_are_named,
+                  a_run_of_another_model_says_which_flags_are_needed,
                   the_reader_of_the_page_reads_it), saves, folder)
 
 

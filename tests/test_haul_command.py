@@ -190,6 +190,15 @@ class BadInput(unittest.TestCase):
             for value in values:
                 self.refused(f"{flag} ", *b, flag, value)
 
+    def test_bench_io_of_too_little_says_how_much(self):
+        with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:
+            b = ("bench", "io", "--dir", folder, "--block", "1MiB", "--depth", "4", "--repeats", "1", "--bytes")
+            said = haul(*b, "2MiB")
+            self.assertEqual(said.returncode, USAGE, said.stderr)
+            self.assertIn("--bytes 2.10 MB is too little", said.stderr)
+            enough = said.stderr.split("at least --bytes ")[1].split()[0]
+            self.assertEqual(haul(*b, enough).returncode, OK)
+
     def test_flags(self):
         self.refused("did you mean --ranks?", "plan", "--params", "1e9", "--rank", "2")
         self.refused("did you mean --device-mem?", "plan", "--params", "1e9", "--devicemem=2GB")

@@ -142,6 +142,32 @@ def it_begins_at_the_flags(folder):
     assert "/nowhere/" in plan("--params", "1B", "--html", "/nowhere/x.html", rc=1)
 
 
+def a_phone_shows_the_result_beside_every_control(folder):
+    """On a narrow screen the result stays at the top, and what has the focus is not under it."""
+    if not browser.find():
+        raise tap.Skip("no chromium")
+    here = browser.Browser()
+    try:
+        here.size(375, 800, False)
+        here.open(folder + "/page.html")
+        hidden = here.evaluate("""(() => {
+            const bars = document.getElementById("bars"), result = document.getElementById("result");
+            const wrong = [];
+            for (const control of document.querySelectorAll("#controls input, #controls select")) {
+                control.focus();
+                control.scrollIntoView({ block: "nearest" });
+                const at = control.getBoundingClientRect(), r = result.getBoundingClientRect();
+                const b = bars.getBoundingClientRect();
+                if (b.top < 0 || b.bottom > innerHeight || at.top < r.bottom || at.bottom > innerHeight + 1)
+                    wrong.push([control.id, at.top, at.bottom, r.bottom, b.top, b.bottom]);
+            }
+            return wrong;
+        })()""")
+        assert hidden == [], hidden
+    finally:
+        here.close()
+
+
 def a_browser_moves_it(folder):
     if not browser.find():
         raise tap.Skip("no chromium")
@@ -172,7 +198,7 @@ def a_browser_moves_it(folder):
 
 
 CASES = (the_page_computes_what_the_command_does, the_page_holds_the_formulas_whole, it_begins_at_the_flags,
-         a_browser_moves_it)
+         a_phone_shows_the_result_beside_every_control, a_browser_moves_it)
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:

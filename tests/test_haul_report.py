@@ -66,6 +66,9 @@ def every_number_is_the_run_s(folder, lines):
     for row in rows(text, "Bytes of the tiers"):
         assert int(row[1]) == summary["planned"][row[0]] and int(row[2]) == summary["peaks"][row[0]]
         assert row[3] == str(summary["budgets"][row[0]] or "none given")
+    for key, shown in (("layers", summary["run"]["layers"]), ("local ranks", 1), ("window", 2)):
+        assert '<tr><th scope="row">%s</th><td class="words">%s</td></tr>' % (key, shown) in text, key
+    assert re.search(r'<th scope="row">memory</th><td class="words">[0-9.]+ [GMT]B<', text)
     assert summary["digest"] in text and summary["machine"]["device"] in text
     for line in summary["ledger"]:
         assert "<td>%s</td><td class=\"words\">%s</td><td>%d</td>" % (line["tier"], line["purpose"], line["bytes"]) in text

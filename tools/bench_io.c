@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "fail.h"
 #include "haul/pool.h"
+#include "haul/size.h"
 #include "store.h"
 #include "sys.h"
 
@@ -119,6 +120,19 @@ static void cut(struct hl_bench_io *b, uint32_t reads, uint32_t writes)
     b->nrecords = (uint32_t)((b->bytes + b->record_bytes - 1) / b->record_bytes);
 }
 
+static int too_few(const struct hl_bench_io *b)
+{
+    char given[32], block[32];
+    uint64_t least = HL_BENCH_IO_LEAST(b->record_bytes);
+
+    return hl_fail(-EINVAL,
+                   "--bytes %s is too little for blocks of %s and such depths: give at least "
+                   "--bytes %lluMiB",
+                   haul_format_size(b->opts.bytes, given, sizeof given),
+                   haul_format_size(b->opts.store.block_bytes, block, sizeof block),
+                   (unsigned long long)((least + (1 << 20) - 1) >> 20));
+}
+
 int hl_bench_io_open(const struct hl_bench_io_opts *opts, struct hl_bench_io **out)
 {
     struct hl_io_pass ignored;
@@ -133,10 +147,7 @@ int hl_bench_io_open(const struct hl_bench_io_opts *opts, struct hl_bench_io **o
     b->bytes = opts->bytes / opts->store.block_bytes * opts->store.block_bytes;
     cut(b, opts->store.read_depth, opts->store.write_depth);
     if (b->bytes < HL_BENCH_IO_LEAST(b->record_bytes))
-        rc = hl_fail(
-            -EINVAL, "%llu bytes are too few: at least %llu with blocks of %u and such depths",
-            (unsigned long long)opts->bytes, (unsigned long long)HL_BENCH_IO_LEAST(b->record_bytes),
-            opts->store.block_bytes);
+        rc = too_few(b);
     if (rc == 0)
         rc = open_pool(b);
     b->opts.store.capacity_bytes = b->bytes;

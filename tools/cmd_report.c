@@ -117,6 +117,19 @@ static void print_ledger(FILE *out, const struct hl_run *run)
             sum, haul_format_size((uint64_t)sum, size, sizeof size));
 }
 
+/* local_ranks: "local ranks"; memory_bytes, whose value has a unit: "memory". */
+static void print_key(FILE *out, const char *key)
+{
+    char words[64];
+
+    snprintf(words, sizeof words, "%s", key);
+    if (strstr(words, "_bytes") != NULL)
+        *strstr(words, "_bytes") = '\0';
+    for (char *c = words; *c != '\0'; c++)
+        *c = *c == '_' ? ' ' : *c;
+    hl_svg_text(out, words);
+}
+
 /* An object of the summary, key by key. */
 static void print_object(FILE *out, const char *heading, const json_t *object)
 {
@@ -129,7 +142,7 @@ static void print_object(FILE *out, const char *heading, const json_t *object)
     fprintf(out, "<section>\n<h2>%s</h2>\n<table><tbody>\n", heading);
     json_object_foreach ((json_t *)object, key, value) {
         fputs("<tr><th scope=\"row\">", out);
-        hl_svg_text(out, key);
+        print_key(out, key);
         fputs("</th><td class=\"words\">", out);
         if (json_is_string(value))
             hl_svg_text(out, json_string_value(value));

@@ -168,7 +168,10 @@ static void print_bounds(const struct hl_plan_report *r)
     const struct hl_bounds *b = &r->bounds;
     char written[32];
 
-    printf("\nLower bounds of a step of %.0f tokens with the row's bytes (seconds):\n", r->tokens);
+    printf(
+        "\nLower bounds of a step of %.0f tokens if the device takes back nothing that the row has "
+        "off it (seconds):\n",
+        r->tokens);
     printf("  forward %.3g, backward %.3g, h2d %.3g, d2h %.3g, optimizer %.3g, host memory %.3g, "
            "nvme %.3g\n",
            b->forward_s, b->backward_s, b->h2d_s, b->d2h_s, b->optim_s, b->mem_s, b->nvme_s);

@@ -63,9 +63,9 @@ static void json_run(FILE *f, const struct trainer *t)
     fprintf(f,
             ",\"run\":{\"layers\":%" PRIu64 ",\"dim\":%" PRIu64 ",\"heads\":%" PRIu64
             ",\"seq\":%" PRIu64 ",\"batch\":%" PRIu64 ",\"accum\":%" PRIu64 ",\"ranks\":%" PRIu64
-            ",\"local_ranks\":%u,\"stage\":%" PRIu64 ",\"offload\":\"%s\",\"window\":%" PRIu64 "}",
+            ",\"local_ranks\":%u,\"stage\":%" PRIu64 ",\"offload\":\"%s\",\"window\":%u}",
             a->layers, a->dim, a->heads, a->seq, a->batch * a->ranks, a->accum, a->ranks,
-            t->ranks->nlocal, a->stage, offload[a->offload], a->window);
+            t->ranks->nlocal, a->stage, offload[a->offload], t->window);
 }
 
 /* "model name" is x86's word; elsewhere the processor stays unnamed. */

@@ -32,6 +32,15 @@ static void tell_resumed(const struct trainer *t, const struct haul_checkpoint_i
                 t->seed);
 }
 
+/* Of another model: what to do is the trainer's to say. */
+static void tell_unfit(struct trainer *t)
+{
+    snprintf(
+        t->text, sizeof t->text,
+        "%s; --resume needs --layers, --dim, --seq, --vocab and --dtype of the run that saved it",
+        haul_last_error());
+}
+
 int saves_load(struct trainer *t)
 {
     struct haul_checkpoint_load_opts opts;
@@ -44,6 +53,8 @@ int saves_load(struct trainer *t)
     opts.user_capacity = sizeof notes - 1;
     rc = haul_checkpoint_load(t->engine, t->args->resume, &opts, &info);
     work_line_end(&t->work);
+    if (rc == HAUL_E_CONFIG)
+        tell_unfit(t);
     if (rc == 0)
         rc = read_notes(t, notes, &info);
     if (rc == 0)

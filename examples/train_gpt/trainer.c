@@ -124,6 +124,7 @@ static int open_engine(struct trainer *t)
     opts.trainer_device_bytes = t->arena.bytes;
     opts.passes = args->order == ORDER_BATCH ? (uint32_t)args->accum : 1;
     opts.window = args->window != 0 ? (uint32_t)args->window : opts.window;
+    t->window = opts.window != 0 ? opts.window : opts.max_held + 1;
     opts.nthreads = (uint32_t)args->threads;
     opts.overlap = !args->no_overlap;
     opts.work = args->quiet || t->ranks->rank != 0 ? NULL : work_line_at;

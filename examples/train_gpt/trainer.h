@@ -49,6 +49,7 @@ struct trainer {
     struct haul_engine *engine;
     struct haul_unit **units; /* (layers + 2,): embed, block.0.., final */
     uint32_t nunits;
+    uint32_t window;
     uint32_t nvisits; /* embed, blocks, final, embed again as the head */
     struct arena arena;
     struct compute *compute; /* of compute.h; NULL until it is open */
