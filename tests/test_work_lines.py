@@ -53,6 +53,18 @@ def checkpoint_commands_have_lines(t):
         shows(watched([HAUL, "ckpt", *words]), words[0])
 
 
+def benches_have_lines(t):
+    """Those of set speeds under their own clock; bench adam has no line: it says each result as it comes."""
+    shows(watched([HAUL, "bench", "io", "--dir", t.nvme, "--bytes", "192MiB", "--repeats", 2]), "making the store",
+          "bench io")
+    for words in (["step", "--params", "1Mi", "--steps", 3, "--forward-ms", 60, "--overlap", "off", "--nvme", t.nvme],
+                  ["link", "--size", "64MiB", "--repeats", 9, "--link-gbps", 1]):
+        code, _, said = terminal.run(list(map(str, [HAUL, "bench", *words])))
+        parts = [int(p) for p in re.findall(r"\r\x1b\[Kbench %s: (\d+)%%" % words[0], said)]
+        assert code == 0 and parts and parts == sorted(parts) and parts[-1] <= 100, (words, said)
+        assert said.endswith("\r\x1b[K"), (words, said)
+
+
 def what_is_no_terminal_hears_nothing(t):
     for words in ([HAUL, "ckpt", "verify", t.saves],
                   t.train("--steps", 1, "--nvme", t.nvme, "--resume", t.saves, "--save", t.saves)):
@@ -78,8 +90,9 @@ class Scratch:
 
 def main():
     with tempfile.TemporaryDirectory(dir=os.getcwd(), prefix="haul-lines-") as folder:
-        tap.main((making_a_store_filling_and_saving_have_lines, loading_has_a_line, writing_weights_has_a_line, checkpoint_commands_have_lines,
-                  what_is_no_terminal_hears_nothing, quiet_is_quiet), Scratch(folder))
+        tap.main((making_a_store_filling_and_saving_have_lines, loading_has_a_line, writing_weights_has_a_line,
+                  checkpoint_commands_have_lines, benches_have_lines, what_is_no_terminal_hears_nothing, quiet_is_quiet),
+                 Scratch(folder))
 
 
 main()

@@ -5,6 +5,7 @@
 
 #include "fail.h"
 #include "hostmem.h"
+#include "time_left.h"
 
 /* When the caller leaves the size open: so many parameters, or what about 75 s are enough for. */
 #define PARAMS_DEFAULT  (UINT64_C(32) << 20)
@@ -24,6 +25,8 @@ struct bench {
     struct hl_rate_meter meter;
     struct hl_step_model *model[HL_STEP_ROWS];
     struct series series[HL_STEP_ROWS];
+    struct hl_time_left left;
+    uint64_t nturns;
 };
 
 const char *hl_step_placement_name(enum hl_step_placement placement)
@@ -197,6 +200,7 @@ static int turn(struct bench *b, uint32_t i)
         rc = hl_step_model_run(m, &timed, &wall_s, &report);
     if (rc == 0)
         add_step(&b->series[i], wall_s, &report);
+    hl_time_left_at(&b->left, ++b->nturns);
     return rc < 0 ? rc : hl_step_model_sync(m);
 }
 
@@ -337,8 +341,10 @@ int hl_bench_step(const struct hl_step_bench_opts *opts, struct hl_step_bench *o
     rc = open_meter(b);
     if (rc == 0)
         rc = find_interleaved(b);
+    hl_time_left_begin(&b->left, "bench step", (uint64_t)out->nrows * (opts->repeats + 1), 0);
     if (rc == 0)
         rc = out->interleaved ? run_interleaved(b) : run_in_sequence(b);
+    hl_time_left_end(&b->left);
     for (uint32_t i = 0; i < out->nrows; i++)
         close_row(b, i);
     hl_rate_meter_close(&b->meter);

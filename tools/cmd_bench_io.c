@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "flags.h"
 #include "haul/size.h"
+#include "time_left.h"
 
 #define MAX_REPEATS 64
 #define SWEEP_BYTES (2ull << 30) /* fio's configurations are told apart on this much */
@@ -39,6 +40,8 @@ struct bench {
     struct hl_fio_job best[HL_IO_NPATTERNS];
     int64_t nhuge; /* pages asked for fio */
     json_t *rows;
+    struct hl_time_left left;
+    uint64_t done_bytes;
 };
 
 static const char *const pattern_names[HL_IO_NPATTERNS] = {"read", "write", "mixed"};
@@ -63,6 +66,22 @@ static double median(const double *values, uint32_t n)
 
 /* ---- measuring ---- */
 
+/* A pass over so many bytes is done; mixed moves them both ways. */
+static void tell(struct bench *b, enum hl_io_pattern pattern, uint64_t bytes)
+{
+    b->done_bytes += pattern == HL_IO_MIXED ? 2 * bytes : bytes;
+    hl_time_left_at(&b->left, b->done_bytes);
+}
+
+static void tell_store(void *user, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct bench *b = user;
+
+    if (b->left.what == NULL)
+        hl_time_left_begin(&b->left, "making the store", total_bytes, 1);
+    hl_time_left_at(&b->left, done_bytes);
+}
+
 /* Write first: the reads that follow find what was written. */
 static const enum hl_io_pattern pass_order[] = {HL_IO_WRITE, HL_IO_READ, HL_IO_MIXED};
 
@@ -77,6 +96,7 @@ static int run_ours(struct bench *b, enum haul_verify verify, struct runs *r)
         rc = hl_bench_io_pass(b->io, pass_order[i], &pass);
         r->gb_per_s[pass_order[i]][r->n] = pass.gb_per_s;
         r->cpu[pass_order[i]][r->n] = pass.cpu_s_per_gb;
+        tell(b, pass_order[i], hl_bench_io_bytes(b->io));
     }
     r->n++;
     return rc;
@@ -111,6 +131,7 @@ static int run_fio(struct bench *b)
         rc = fio_pass(b, hl_bench_io_bytes(b->io), &b->best[p], p, &pass);
         b->fio.gb_per_s[p][b->fio.n] = pass.gb_per_s;
         b->fio.cpu[p][b->fio.n] = pass.cpu_s_per_gb;
+        tell(b, p, hl_bench_io_bytes(b->io));
     }
     b->fio.n++;
     return rc;
@@ -133,12 +154,23 @@ static int try_job(struct bench *b, const struct hl_fio_job *job, double *best)
 
         if (rc < 0)
             return rc;
+        tell(b, (enum hl_io_pattern)p, bytes);
         if (pass.gb_per_s <= best[p])
             continue;
         best[p] = pass.gb_per_s;
         b->best[p] = *job;
     }
     return 0;
+}
+
+/* Jobs of the sweep, those on plain pages too. */
+static unsigned count_jobs(void)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < sizeof sweep / sizeof *sweep; i++)
+        n += strcmp(sweep[i].mem, "malloc") ? 2 : 1;
+    return n;
 }
 
 /* Where fio gets no huge pages (others may hold them), the job runs on plain ones. */
@@ -186,14 +218,26 @@ static int compare(struct bench *b)
     return rc;
 }
 
+/* Of all passes: read, write, and mixed both ways. */
+static uint64_t bytes_to_move(const struct bench *b)
+{
+    uint64_t all = hl_bench_io_bytes(b->io), swept = all < SWEEP_BYTES ? all : SWEEP_BYTES;
+
+    return b->req->vs_fio ? 4 * (3 * b->req->repeats * all + count_jobs() * swept)
+                          : 4 * b->req->repeats * all;
+}
+
 static int measure(struct bench *b)
 {
     int rc = 0;
 
+    hl_time_left_end(&b->left);
+    hl_time_left_begin(&b->left, "bench io", bytes_to_move(b), 1);
     if (b->req->vs_fio)
-        return compare(b);
-    for (uint32_t i = 0; rc == 0 && i < b->req->repeats; i++)
+        rc = compare(b);
+    for (uint32_t i = 0; rc == 0 && !b->req->vs_fio && i < b->req->repeats; i++)
         rc = run_ours(b, (enum haul_verify)b->req->verify, &b->ours);
+    hl_time_left_end(&b->left);
     return rc;
 }
 
@@ -459,6 +503,8 @@ static int run(const struct request *req)
 
     if (rc == 0 && req->page_rows)
         rc = measure_rows(&b, &opts);
+    opts.store.progress = tell_store;
+    opts.store.progress_user = &b;
     if (rc == 0)
         rc = hl_bench_io_open(&opts, &b.io);
     if (rc < 0)

@@ -11,6 +11,7 @@
 #include "flags.h"
 #include "haul/device_cuda.h"
 #include "haul/size.h"
+#include "time_left.h"
 
 #define MAX_REPEATS 33
 #define MAX_SIZES   16
@@ -57,19 +58,28 @@ static double median(double *values, unsigned n)
 
 /* ---- measuring ---- */
 
+/* How far it is: of so many rounds of a size, so many. */
+struct rounds {
+    struct hl_time_left left;
+    uint64_t ndone;
+};
+
 typedef double samples[HL_LINK_NMEMORIES][HL_LINK_NWAYS][MAX_REPEATS];
 
 /* Kinds of memory in turn within each repeat, so that they meet the same machine. */
-static int measure_size(struct hl_bench_link *b, uint64_t bytes, uint32_t repeats, samples got)
+static int measure_size(struct hl_bench_link *b, uint64_t bytes, uint32_t repeats, samples got,
+                        struct rounds *rounds)
 {
     double warm;
     int rc = hl_bench_link_rate(b, HL_LINK_POOL, HL_LINK_DUPLEX, bytes, &warm);
 
-    for (uint32_t r = 0; rc == 0 && r < repeats; r++)
+    for (uint32_t r = 0; rc == 0 && r < repeats; r++) {
         for (int way = 0; way < HL_LINK_NWAYS; way++)
             for (int m = 0; rc == 0 && m < HL_LINK_NMEMORIES; m++)
                 if (hl_bench_link_has(b, m))
                     rc = hl_bench_link_rate(b, m, way, bytes, &got[m][way][r]);
+        hl_time_left_at(&rounds->left, ++rounds->ndone);
+    }
     return rc;
 }
 
@@ -82,14 +92,24 @@ static double ratio_of(samples got, int way, uint32_t repeats)
     return median(ratio, repeats);
 }
 
-static int measure(struct hl_bench_link *b, const struct request *req, struct result *res)
+static uint64_t count_sizes(uint64_t most)
+{
+    uint64_t n = 1;
+
+    for (uint64_t bytes = LEAST_BYTES; bytes < most; bytes *= 4)
+        n++;
+    return n;
+}
+
+static int measure_all(struct hl_bench_link *b, const struct request *req, struct result *res,
+                       struct rounds *rounds)
 {
     static samples got;
     uint64_t bytes = req->bytes < LEAST_BYTES ? req->bytes : LEAST_BYTES;
     int rc = 0;
 
     for (; rc == 0; bytes = 4 * bytes < req->bytes ? 4 * bytes : req->bytes) {
-        rc = measure_size(b, bytes, req->repeats, got);
+        rc = measure_size(b, bytes, req->repeats, got, rounds);
         for (int way = 0; rc == 0 && way < HL_LINK_NWAYS; way++)
             if (hl_bench_link_has(b, HL_LINK_HOSTALLOC))
                 res->ratio_to_hostalloc[way] = ratio_of(got, way, req->repeats);
@@ -109,6 +129,17 @@ static int measure(struct hl_bench_link *b, const struct request *req, struct re
     if (rc == 0)
         rc = hl_bench_link_latency(b, HL_LINK_POOL, HL_LINK_H2D, &res->latency_ns[0]);
     return rc < 0 ? rc : hl_bench_link_latency(b, HL_LINK_POOL, HL_LINK_D2H, &res->latency_ns[1]);
+}
+
+static int measure(struct hl_bench_link *b, const struct request *req, struct result *res)
+{
+    struct rounds rounds = {.ndone = 0};
+    int rc;
+
+    hl_time_left_begin(&rounds.left, "bench link", count_sizes(req->bytes) * req->repeats, 0);
+    rc = measure_all(b, req, res, &rounds);
+    hl_time_left_end(&rounds.left);
+    return rc;
 }
 
 /* The pool's largest size: what the keys at the top of the report speak of. */
