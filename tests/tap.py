@@ -1,10 +1,11 @@
 """tap.py: the tests of a Python program, told as TAP. A test is a function; its name is the behaviour."""
 import sys
 import traceback
+import unittest
 
 
-class Skip(Exception):
-    """What is missing, by name."""
+class Skip(unittest.SkipTest):
+    """What is missing, by name. Also in a test of unittest."""
 
 
 def main(tests, *arguments, only=()):

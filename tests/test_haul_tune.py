@@ -58,8 +58,12 @@ CASES = (a_profile_has_what_was_measured, the_terminal_saw_how_far_it_was, a_mac
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(dir=os.getcwd()) as scratch:
-        code, _, errors = terminal.run([HAUL, "tune", "--dir", scratch, "--bytes", "576MiB", "--thorough", "1", "-o",
-                                        scratch + "/profile.json"])
+        try:
+            code, _, errors = terminal.run([HAUL, "tune", "--dir", scratch, "--bytes", "576MiB", "--thorough", "1", "-o",
+                                            scratch + "/profile.json"])
+        except tap.Skip as skip:
+            print(f"1..0 # SKIP {skip}")
+            sys.exit(0)
         assert code == 0, errors
         with open(scratch + "/profile.json") as result:
             tap.main(CASES, errors, json.load(result))
