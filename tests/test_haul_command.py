@@ -293,7 +293,9 @@ class Doctor(unittest.TestCase):
             done = haul("doctor", "--json", "--dir", there, "--dir", missing)
             self.assertEqual(os.listdir(there), [])  # what was tried there is gone
         self.assertEqual(done.returncode, ENVIRONMENT)
-        failed = [x for x in json.loads(done.stdout)["checks"] if x["status"] == "fail"]
+        checks = json.loads(done.stdout)["checks"]
+        self.assertEqual([x["text"] for x in checks if " ," in x["text"] or "  " in x["text"]], [])  # a name that is not there
+        failed = [x for x in checks if x["status"] == "fail"]
         self.assertEqual(len(failed), 1, failed)
         self.assertFalse(os.path.exists(missing))
         self.assertIn(missing, failed[0]["text"])

@@ -91,8 +91,9 @@ static void report_wear(struct hl_doctor *doc, const char *dir, struct haul_stor
     }
     if (wear.used_fraction < 0) {
         hl_doctor_add(doc, "drive", HL_HEALTH_OK, NULL,
-                      "%s: %s %s%s; it tells no wear (or only to root)", dir, wear.device,
-                      wear.model, wear.rotational == 1 ? ", said to rotate" : "");
+                      "%s: %s%s%s%s; it tells no wear (or only to root)", dir, wear.device,
+                      wear.model[0] ? " " : "", wear.model,
+                      wear.rotational == 1 ? ", said to rotate" : "");
         return;
     }
     haul_format_size(wear.drive_written_bytes, written, sizeof written);
