@@ -122,26 +122,48 @@ Test(cuda_device, the_options_keep_their_layout)
 
 /* ---- the node that a GPU hangs on ---- */
 
-Test(cuda_device, the_node_is_the_one_that_its_pci_address_hangs_on)
+/* Of four GPUs. In the recorded machine, which has nodes 0 and 4 of the system, logically 0 and 1, GPU 0 is
+ * on the latter and GPU 1 on the former, GPU 2 on neither, and GPU 3 is not there. */
+static void nodes_are_those_of_the_recording(void)
 {
-    static const int want[4] = {1, 0, -1, -1}; /* the last is not in the machine */
-    const char *machine = HAUL_TEST_SOURCES "/fixtures/two_nodes_three_gpus.xml";
+    static const int want[4] = {1, 0, -1, -1};
+    int node[4];
 
-    fake_only("it says where its GPUs are");
     fake_load();
     fake.configure(&(struct fake_cuda_config){.ndevices = 4});
-    cr_assert_eq(setenv("HWLOC_XMLFILE", machine, 1), 0);
+    cr_assert_eq(setenv("HWLOC_XMLFILE", HAUL_TEST_SOURCES "/fixtures/two_nodes_three_gpus.xml", 1),
+                 0);
     for (int i = 0; i < 4; i++) {
         struct haul_device_cuda_opts opts = cuda_opts();
         struct haul_device *dev;
 
         opts.ordinal = i;
         dev = open_with(&opts, 0);
-        cr_assert_eq(dev->ops->numa_node(dev), want[i], "GPU %d: node %d", i,
-                     dev->ops->numa_node(dev));
+        node[i] = dev->ops->numa_node(dev);
         cuda_close(dev);
     }
     unsetenv("HWLOC_XMLFILE");
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(node[i], want[i], "GPU %d: node %d", i, node[i]);
+}
+
+Test(cuda_device, the_node_is_the_one_that_its_pci_address_hangs_on)
+{
+    fake_only("it says where its GPUs are");
+    nodes_are_those_of_the_recording();
+}
+
+/* hwloc reads recordings with libxml2 where its plugins are there, else with a reader of its own, which
+ * takes less: no comment, for one. */
+Test(cuda_device, the_recording_is_read_without_hwlocs_plugins_too)
+{
+    const char *set = getenv("HWLOC_PLUGINS_PATH");
+
+    fake_only("it says where its GPUs are");
+    cr_assert_eq(setenv("HWLOC_PLUGINS_PATH", "/nowhere", 0), 0);
+    nodes_are_those_of_the_recording();
+    if (!set)
+        unsetenv("HWLOC_PLUGINS_PATH");
 }
 
 static struct haul_device_mem mem_of(struct haul_device *dev)
