@@ -1,4 +1,5 @@
 /* The CUDA back end over a fake driver, or a GPU: streams, events, time, contexts, a lost device. */
+#include "cuda_context.h"
 #include "test_cuda_fixture.h"
 
 Test(cuda_stream, streams_run_at_the_same_time_and_each_in_order)
@@ -16,6 +17,65 @@ Test(cuda_stream, streams_run_at_the_same_time_and_each_in_order)
     cr_assert_eq(haul_device_stream_sync(dev, b), 0);
     haul_device_stream_close(dev, a);
     haul_device_stream_close(dev, b);
+    cuda_close(dev);
+}
+
+/* Asked of the driver, which haul itself never asks. */
+static int priority_of(struct haul_device *dev, void *stream)
+{
+    void *lib = dlopen(on_gpu() ? "libcuda.so.1" : FAKE_CUDA_LIB, RTLD_NOW | RTLD_LOCAL);
+    int (*ask)(void *stream, int *priority);
+    int priority = 0, entered = hl_cuda_context_enter(dev, NULL);
+
+    cr_assert_not_null(lib, "%s", dlerror());
+    *(void **)&ask = dlsym(lib, "cuStreamGetPriority");
+    cr_assert_not_null((void *)ask, "%s", dlerror());
+    cr_assert_eq(ask(stream, &priority), 0);
+    hl_cuda_context_leave(dev, entered);
+    dlclose(lib);
+    return priority;
+}
+
+Test(cuda_stream, an_urgent_stream_goes_ahead_of_an_ordinary_one)
+{
+    struct haul_device *dev = cuda_open();
+    void *ordinary = device_stream(dev), *urgent = NULL;
+
+    cr_assert_eq(dev->ops->stream_open(dev, 1, &urgent), 0);
+    cr_assert_lt(priority_of(dev, urgent), priority_of(dev, ordinary), "the lower goes first");
+    haul_device_stream_close(dev, ordinary);
+    haul_device_stream_close(dev, urgent);
+    cuda_close(dev);
+}
+
+static int64_t calls_of_a_copy(struct haul_device *dev, int up, uint64_t bytes)
+{
+    void *s = device_stream(dev), *p = device_mem(dev, bytes), *host = calloc(1, bytes);
+    int64_t calls;
+
+    cr_assert_not_null(host);
+    fake.fail_nth(0, 0); /* counts from here */
+    cr_assert_eq(up ? haul_device_copy_h2d(dev, p, host, bytes, s)
+                    : haul_device_copy_d2h(dev, host, p, bytes, s),
+                 0);
+    calls = fake.calls();
+    haul_device_stream_close(dev, s);
+    haul_device_free(dev, p);
+    free(host);
+    return calls;
+}
+
+/* A GPU turns to another stream between copies, never within one. */
+Test(cuda_stream, a_long_copy_is_cut_so_that_an_urgent_one_gets_between)
+{
+    struct haul_device *dev = fake_open("it counts calls");
+
+    for (int up = 0; up < 2; up++) {
+        int64_t short_one = calls_of_a_copy(dev, up, 16 * MIB);
+
+        cr_assert_eq(calls_of_a_copy(dev, up, 16 * MIB + 1) - short_one, 1);
+        cr_assert_eq(calls_of_a_copy(dev, up, 80 * MIB) - short_one, 4);
+    }
     cuda_close(dev);
 }
 

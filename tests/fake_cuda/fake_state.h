@@ -59,7 +59,7 @@ struct CUstream_st {
     struct CUstream_st *next; /* of all, closed ones too: events may still speak of them */
     pthread_t thread;
     pthread_cond_t work;
-    int open, closing, slow;
+    int open, closing, slow, priority;
     uint64_t queued, done; /* tickets */
     uint64_t random;       /* 0: no delays */
     struct fake_op *head, *tail, *running;

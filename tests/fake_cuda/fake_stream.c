@@ -171,8 +171,26 @@ CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority)
         return fake_leave(fake_violation(CUDA_ERROR_INVALID_VALUE,
                                          "stream with flags %u, priority %d", flags, priority));
     res = start(out);
-    fake.live += res == CUDA_SUCCESS;
-    return fake_leave(res);
+    if (res != CUDA_SUCCESS)
+        return fake_leave(res);
+    (*out)->priority = priority;
+    fake.live++;
+    return fake_leave(CUDA_SUCCESS);
+}
+
+/* haul does not call it: suites do, here and on a GPU. */
+CUresult cuStreamGetPriority(CUstream stream, int *priority)
+{
+    CUresult res = fake_enter("cuStreamGetPriority", 1);
+    CUstream s;
+
+    if (res != CUDA_SUCCESS)
+        return res;
+    s = fake_stream(stream);
+    if (!s)
+        return fake_leave(CUDA_ERROR_INVALID_HANDLE);
+    *priority = s->priority;
+    return fake_leave(CUDA_SUCCESS);
 }
 
 CUresult cuStreamDestroy(CUstream stream)
