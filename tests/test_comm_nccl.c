@@ -474,7 +474,7 @@ static void open_sweep(struct rank *r)
             else if (hl_sys_fail_nth(n, ENOMEM) < 0)
                 break;
             int rc = haul_comm_nccl_open(&opts, r->dev, &r->comm);
-            failed = way < 2 ? nccl.failed() : way < 4 ? fake.failed() : hl_sys_failed();
+            failed = way < 2 ? nccl.failed() : way < 4 ? fake.failed() != NULL : hl_sys_failed();
             nccl.fail_nth(0, 0);
             fake.fail_nth(0, 0);
             hl_sys_fail_nth(0, 0);

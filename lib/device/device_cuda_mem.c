@@ -247,40 +247,52 @@ uint64_t hl_cuda_mem_end(struct haul_device *base, uint64_t *bytes)
 
 /* ---- checks ---- */
 
-/* Memory that the trainer got from CUDA by itself. */
+/* Memory that the trainer got from CUDA by itself: 1; 0: it is none; negative: the driver fails. */
 static int is_foreign_device(struct cuda_device *dev, uint64_t at)
 {
     unsigned type = 0;
-    int entered = hl_cuda_enter(dev);
-    CUresult res = entered < 0 ? CUDA_ERROR_INVALID_CONTEXT
-                               : dev->drv.cuPointerGetAttribute(
-                                     &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)at);
+    int entered = hl_cuda_enter(dev), rc;
+    CUresult res;
 
+    if (entered < 0)
+        return entered;
+    res = dev->drv.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)at);
     hl_cuda_leave(dev, entered);
-    return res == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
+    if (res == CUDA_ERROR_INVALID_VALUE) /* an address that CUDA does not know */
+        return 0;
+    rc = hl_cuda_result(&dev->drv, res, "cuPointerGetAttribute");
+    return rc < 0 ? rc : type == CU_MEMORYTYPE_DEVICE;
 }
 
+/* As above. */
 static int is_device(struct cuda_device *dev, uint64_t at, uint64_t bytes)
 {
     struct cuda_range r;
+    int rc;
 
     if (hl_cuda_ranges_find(&dev->mem.device, at, &r))
         return bytes <= r.bytes - (at - r.start);
-    return bytes && at + (bytes - 1) >= at && is_foreign_device(dev, at) &&
-           is_foreign_device(dev, at + (bytes - 1));
+    if (!bytes || at + (bytes - 1) < at)
+        return 0;
+    rc = is_foreign_device(dev, at);
+    return rc <= 0 ? rc : is_foreign_device(dev, at + (bytes - 1));
 }
 
 int hl_cuda_check_range(struct cuda_device *dev, const char *what, const void *p, uint64_t n,
                         uint64_t elem_bytes)
 {
     uint64_t bytes, at = (uintptr_t)p;
+    int rc;
 
     if (__builtin_mul_overflow(n, elem_bytes, &bytes))
         return hl_fail(-EINVAL, "%s: %" PRIu64 " elements are more than any memory", what, n);
     if (elem_bytes && at % elem_bytes)
         return hl_fail(-EINVAL, "%s: %p is not a multiple of the %" PRIu64 " bytes of an element",
                        what, p, elem_bytes);
-    if (!is_device(dev, at, bytes))
+    rc = is_device(dev, at, bytes);
+    if (rc < 0)
+        return rc;
+    if (!rc)
         return hl_fail(
             -EINVAL, "%s: [%p, +%" PRIu64 " bytes) is not inside one live allocation of the device",
             what, p, bytes);

@@ -66,7 +66,8 @@ void fake_cuda_fail_nth(int64_t n, int result)
     pthread_mutex_lock(&fake.lock);
     fake.fail_in = n;
     fake.fail_result = result;
-    fake.calls = fake.failed = 0;
+    fake.calls = 0;
+    fake.failed = NULL;
     pthread_mutex_unlock(&fake.lock);
 }
 
@@ -93,9 +94,9 @@ int64_t fake_cuda_calls(void)
     return locked(&fake.calls);
 }
 
-int fake_cuda_failed(void)
+const char *fake_cuda_failed(void)
 {
-    int failed;
+    const char *failed;
 
     pthread_mutex_lock(&fake.lock);
     failed = fake.failed;
@@ -135,11 +136,11 @@ CUresult fake_violation(CUresult res, const char *fmt, ...)
 }
 
 /* Under lock. */
-static CUresult planned(void)
+static CUresult planned(const char *call)
 {
     fake.calls++;
     if (fake.fail_in > 0 && --fake.fail_in == 0) {
-        fake.failed = 1;
+        fake.failed = call;
         return (CUresult)fake.fail_result;
     }
     return fake.lost;
@@ -155,7 +156,7 @@ CUresult fake_enter(const char *call, int needs_ctx)
     CUresult res;
 
     pthread_mutex_lock(&fake.lock);
-    res = planned();
+    res = planned(call);
     if (res == CUDA_SUCCESS && needs_ctx && (!current.n || !current.ctx[current.n - 1]->refs))
         res = fake_violation(CUDA_ERROR_INVALID_CONTEXT, "%s with no context current", call);
     if (res == CUDA_SUCCESS && !fake.ready && strcmp(call, "cuInit") != 0)
@@ -168,7 +169,7 @@ CUresult fake_enter(const char *call, int needs_ctx)
 CUresult fake_enter_release(const char *call)
 {
     pthread_mutex_lock(&fake.lock);
-    return planned();
+    return planned(call);
 }
 
 CUresult fake_leave(CUresult res)

@@ -31,9 +31,9 @@ typedef void fake_cuda_configure_fn(const struct fake_cuda_config *config);
  * call that makes or queues something then does nothing, one that releases or waits does so all the same.
  * 0 disarms. */
 typedef void fake_cuda_fail_nth_fn(int64_t n, int result);
-/* Calls since the last arm, and whether the failure was delivered. */
+/* Calls since the last arm, and the one that the failure was delivered to; NULL: to none. */
 typedef int64_t fake_cuda_calls_fn(void);
-typedef int fake_cuda_failed_fn(void);
+typedef const char *fake_cuda_failed_fn(void);
 /* The n-th queued operation that runs from now on loses the context with result. */
 typedef void fake_cuda_lose_nth_fn(int64_t n, int result);
 /* After a loss: as a new process would find the driver. Everything must have been released. */

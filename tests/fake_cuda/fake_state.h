@@ -94,7 +94,8 @@ struct fake {
     int ready; /* cuInit has been called */
     CUresult lost;
     int64_t fail_in, lose_in, calls, violations;
-    int fail_result, lose_result, failed;
+    int fail_result, lose_result;
+    const char *failed; /* the call; NULL: none yet */
     struct CUctx_st ctx[FAKE_DEVICES];
     struct CUstream_st *streams, *default_stream;
     struct CUevent_st *events;
