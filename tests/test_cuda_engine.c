@@ -154,10 +154,11 @@ static void sweep(unsigned row, int result)
         census_same(&before);
         if (!delivered)
             break;
-        if (n > 400) /* what follows is the same again, step after step */
+        if (n > 400 && !getenv("HAUL_FAKE_SEEDS")) /* then the same again, step after step */
             n += 6;
     }
     haul_log_set(NULL, NULL, HAUL_LOG_WARN);
+    cr_log_info("row %u: %lld calls, %lld errors", row, (long long)n - 1, (long long)nerrors);
     cr_assert_lt(n, 100000);
     cr_assert_gt(nerrors, 100, "only %lld errors", (long long)nerrors);
 }
