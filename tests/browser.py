@@ -29,7 +29,8 @@ class Browser:
         self.process = subprocess.Popen(
             ["sh", "-c", 'exec "$@" 3<&%d 4>&%d' % (to_read, to_write), "sh", find(), *FLAGS,
              "--user-data-dir=" + self.folder.name],
-            pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            pass_fds=(to_read, to_write), env={**os.environ, "TMPDIR": self.folder.name},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(to_read)
         os.close(to_write)
         os.set_blocking(self.read_fd, False)
@@ -107,8 +108,13 @@ class Browser:
                       windowsVirtualKeyCode={"Tab": 9, "ArrowRight": 39, "ArrowLeft": 37, "Enter": 13}.get(key, 0))
 
     def close(self):
-        self.process.kill()
-        self.process.wait()
+        """Asked to, it ends its own processes first: nothing of it is left in the folder, or in TMPDIR."""
+        try:
+            os.write(self.write_fd, json.dumps({"id": self.number + 1, "method": "Browser.close"}).encode() + b"\0")
+            self.process.wait(timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
         os.close(self.read_fd)
         os.close(self.write_fd)
         self.folder.cleanup()
