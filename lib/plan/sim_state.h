@@ -220,8 +220,15 @@ static inline bool hl_sim_on_host(const struct sim_unit *u)
     return u->offload == HAUL_OFFLOAD_ALL;
 }
 
+/* ---- sim_check.c ---- */
+int hl_sim_check(const struct hl_sim_opts *opts);
+
 /* ---- sim_place.c ---- */
-/* Tiers, sizes and counts from the options; the arrays are the caller's to free with hl_sim_close(). */
+/* Tiers of the units, and the sizes and counts that follow: units, orders and stash are made. */
+int hl_sim_place(struct sim *s);
+
+/* ---- sim_open.c ---- */
+/* Everything from the options; the arrays are the caller's to free with hl_sim_close(). */
 int hl_sim_open(const struct hl_sim_opts *opts, struct sim *s);
 void hl_sim_close(struct sim *s);
 
