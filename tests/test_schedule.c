@@ -58,8 +58,8 @@ Test(schedule, the_frame_given_up_is_the_one_needed_last)
 {
     static const uint32_t visits[] = {0, 1, 2, 3};
     struct hl_order o = {visits, 4, 1, 0};
-    struct hl_frame full[] = {{0, 0}, {1, 0}}, holding[] = {{0, 1}, {1, 0}},
-                    empty[] = {{1, 1}, {-1, 0}};
+    struct hl_frame full[] = {{0, 0, 0}, {1, 0, 0}}, holding[] = {{0, 1, 0}, {1, 0, 0}},
+                    empty[] = {{1, 1, 0}, {-1, 0, 0}};
 
     /* at position 2, for unit 2: unit 1 is needed at 6, unit 0 at 7 */
     cr_assert_eq(hl_order_victim(&o, 2, 2, full, 2), 0);
@@ -68,6 +68,20 @@ Test(schedule, the_frame_given_up_is_the_one_needed_last)
     /* at position 0, for unit 2 at position 2: unit 1 comes sooner, unit 0 now */
     cr_assert_eq(hl_order_victim(&o, 0, 2, full, 2), -1,
                  "nothing is thrown out for what comes later");
-    struct hl_frame pinned[] = {{0, 1}, {1, 1}};
+    struct hl_frame pinned[] = {{0, 1, 0}, {1, 1, 0}};
     cr_assert_eq(hl_order_victim(&o, 2, 2, pinned, 2), -1);
+}
+
+/* Units that the step does not visit again: the one whose compute ends first, wherever its frame stands. */
+Test(schedule, of_frames_not_needed_again_the_one_given_back_first)
+{
+    static const uint32_t visits[] = {0, 1, 2, 3};
+    struct hl_order o = {visits, 4, 1, 0};
+    /* backward: unit 3 was given back at position 5, unit 2 at 6; unit 1 is wanted */
+    struct hl_frame early[] = {{3, 0, 5}, {2, 0, 6}}, late[] = {{2, 0, 6}, {3, 0, 5}};
+
+    cr_assert_eq(hl_order_victim(&o, 6, 6, early, 2), 0);
+    cr_assert_eq(hl_order_victim(&o, 6, 6, late, 2), 1);
+    cr_assert_eq(hl_order_victim(&o, 6, 7, early, 2), 0, "and ahead of time");
+    cr_assert_eq(hl_order_victim(&o, 6, 7, late, 2), 1, "and ahead of time");
 }

@@ -42,6 +42,19 @@ Test(sim, fast_lanes_hide_behind_compute)
     cr_assert_float_eq(r.lane[HAUL_LANE_D2H].bytes, 2.0 * PARAMS, 1);
 }
 
+/* Two frames: while compute has one, the other, whose compute has ended, is filled. Only the first unit of
+ * forward has nothing to hide behind. */
+Test(sim, parameters_come_up_behind_compute_in_backward_too)
+{
+    struct hl_sim_opts o = fast();
+
+    o.rates.h2d_bytes_per_s = 4e9; /* 0.2 GB a unit: 0.05 s, half of its forward */
+    struct hl_sim_result r = run(&o);
+    cr_assert_float_eq(r.lane[HAUL_LANE_H2D].exposed_s, 0.05, 0.005, "%g",
+                       r.lane[HAUL_LANE_H2D].exposed_s);
+    cr_assert_float_eq(r.step_s, 2.4 + 0.05, 0.01, "%g", r.step_s);
+}
+
 Test(sim, a_slow_link_decides_the_step)
 {
     struct hl_sim_opts o = fast();

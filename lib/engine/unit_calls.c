@@ -217,6 +217,7 @@ int haul_unit_release(struct haul_unit *u, void *stream)
     if (u->frame >= 0) {
         hl_spin_lock(&e->lock);
         e->frame[u->frame].pinned = 0;
+        e->frame[u->frame].left = e->pos;
         bool hungry = e->hungry;
         hl_spin_unlock(&e->lock);
         if (hungry)

@@ -73,7 +73,8 @@ int hl_order_victim(const struct hl_order *o, uint64_t pos, uint64_t k,
         if (frames[i].unit < 0)
             return (int)i;
         uint64_t next = hl_order_next_use(o, (uint32_t)frames[i].unit, pos);
-        if (next > last || (victim < 0 && k == pos)) {
+        if (next > last || (victim < 0 && k == pos) ||
+            (victim >= 0 && next == last && frames[i].left < frames[victim].left)) {
             last = next;
             victim = (int)i;
         }

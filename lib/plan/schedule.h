@@ -36,12 +36,14 @@ uint64_t hl_order_follow(const struct hl_order *o, uint32_t unit, uint64_t pos, 
 void hl_order_updates(const struct hl_order *o, uint32_t nunits, uint32_t *out);
 
 struct hl_frame {
-    int64_t unit; /* what it holds; -1: nothing */
-    int pinned;   /* held by the trainer, or being filled */
+    int64_t unit;  /* what it holds; -1: nothing */
+    int pinned;    /* held by the trainer, or being filled */
+    uint64_t left; /* position at which the trainer last gave it back */
 };
 
 /* The frame to fill with a unit wanted at position k: an empty one, else the unpinned one whose unit is
- * used last, provided that is after k; -1: none, wait. With k = pos the need is immediate. */
+ * used last, provided that is after k; -1: none, wait. With k = pos the need is immediate. Of equals the one
+ * that was given back first: compute on it ends first. */
 int hl_order_victim(const struct hl_order *o, uint64_t pos, uint64_t k,
                     const struct hl_frame *frames, uint32_t nframes);
 

@@ -87,7 +87,7 @@ static bool prefetch(struct sim *s)
         slot->copying = true;
         slot->copied = w->loaded;
     }
-    s->frame[f] = (struct hl_frame){unit, s->demand == unit};
+    s->frame[f] = (struct hl_frame){unit, s->demand == unit, 0};
     u->last_frame = f;
     w->ready = true;
     w->stale = false;

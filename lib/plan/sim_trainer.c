@@ -220,6 +220,7 @@ static void release(struct sim *s, uint32_t unit)
     if (u->frame >= 0) {
         s->wframe[u->frame].released = here;
         s->frame[u->frame].pinned = 0;
+        s->frame[u->frame].left = s->pos;
         u->frame = -1;
     } else {
         u->released = here;
