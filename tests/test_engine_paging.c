@@ -3,6 +3,7 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "engine_state.h"
 #include "suite.h"
 #include "toy_model.h"
 
@@ -240,6 +241,37 @@ Test(engine_paging, without_overlap_a_wait_for_the_drive_is_not_the_optimizers)
                 (unsigned long long)sum[HAUL_LANE_OPTIM].exposed_ns,
                 (unsigned long long)sum[HAUL_LANE_OPTIM].busy_ns, (unsigned long long)updates_ns);
     remove_dir();
+}
+
+static void assert_exposed(const struct haul_engine *e, uint64_t read, uint64_t write,
+                           uint64_t optim)
+{
+    cr_assert_eq(e->exposed_ns[HAUL_LANE_IO_READ], read);
+    cr_assert_eq(e->exposed_ns[HAUL_LANE_IO_WRITE], write);
+    cr_assert_eq(e->exposed_ns[HAUL_LANE_OPTIM], optim);
+}
+
+/* Optim waited for a read from 100 to 250 and for a write from 300 to 340. */
+Test(engine_paging, of_a_wait_for_updates_the_drive_has_what_optim_waited_for_it_in_just_that_time)
+{
+    static struct hl_io_wait ring[3];
+    static struct haul_engine e = {.io_waits = ring, .io_waits_cap = 3};
+
+    hl_io_wait_add(&e, false, 100, 200);
+    hl_io_wait_add(&e, false, 200, 250); /* woken for something else */
+    hl_io_wait_add(&e, true, 300, 340);
+    cr_assert_eq(e.io_wait_ns, 190);
+    hl_expose_updates(&e, 240, 320);
+    assert_exposed(&e, 10, 20, 50);
+    hl_expose_updates(&e, 20, 50); /* before all waits, between them, and behind them */
+    hl_expose_updates(&e, 260, 290);
+    hl_expose_updates(&e, 340, 370);
+    hl_expose_updates(&e, 370, 360); /* compute went on first */
+    assert_exposed(&e, 10, 20, 50 + 90);
+    for (uint64_t at = 400; at < 700; at += 100) /* the ring has the newest three */
+        hl_io_wait_add(&e, false, at, at + 10);
+    hl_expose_updates(&e, 0, 1000);
+    assert_exposed(&e, 10 + 30, 20, 140 + 970);
 }
 
 Test(engine_paging, a_skipped_step_leaves_the_records_on_nvme_alone)

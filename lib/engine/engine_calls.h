@@ -258,10 +258,10 @@ void hl_loss_scale_step(struct haul_engine *e, int skipped);
 struct hl_sample *hl_sample_begin(struct haul_engine *e, void *stream, enum haul_lane host_lane);
 int hl_sample_end(struct haul_engine *e, struct hl_sample *s, enum haul_lane lane, void *stream);
 /* Optim: it stood still for a read of the drive, or for a write that must leave a slot first. */
-void hl_io_wait_add(struct haul_engine *e, bool write, uint64_t ns);
-struct hl_io_wait hl_io_wait_since(const struct haul_engine *e, struct hl_io_wait before);
-/* The compute lane stood still for updates; what optim waited for the drive meanwhile is the drive's. */
-void hl_expose_updates(struct haul_engine *e, uint64_t ns, struct hl_io_wait meanwhile);
+void hl_io_wait_add(struct haul_engine *e, bool write, uint64_t begin_ns, uint64_t end_ns);
+/* The compute lane stood still for updates; what optim waited for the drive meanwhile is the drive's. Optim
+ * has done all its jobs. */
+void hl_expose_updates(struct haul_engine *e, uint64_t from_ns, uint64_t to_ns);
 /* Turn the samples of a step whose compute has finished into exposed time. */
 int hl_samples_settle(struct haul_engine *e);
 void hl_report_fill(struct haul_engine *e, struct haul_report *out);

@@ -318,17 +318,17 @@ struct hl_jobs {
     _Atomic uint64_t put, done; /* counts; a job is done when its effects are visible */
 };
 
-/* How long optim has stood still for the drive, by what it waited for. */
+/* Optim stood still for the drive. */
 struct hl_io_wait {
-    uint64_t read_ns, write_ns;
+    uint64_t begin_ns, end_ns;
+    bool write; /* what it waited for */
 };
 
 /* How long the compute lane stood still at one acquire or grad. */
 struct hl_sample {
     bool ended;
-    enum haul_lane lane;       /* of the wait inside the stream */
-    enum haul_lane host_lane;  /* of the wait on the host */
-    struct hl_io_wait io_wait; /* of optim before, then meanwhile */
+    enum haul_lane lane;      /* of the wait inside the stream */
+    enum haul_lane host_lane; /* of the wait on the host */
     uint64_t enter_ns, leave_ns;
     struct hl_event *before, *after;
 };
@@ -415,7 +415,11 @@ struct haul_engine {
     bool paused;               /* no reads ahead: the trainer reaches into the state; under lock */
     int64_t param_demand;      /* unit whose old parameters optim needs; -1; under lock */
     _Atomic uint32_t nupdates; /* UPDATE jobs not finished */
-    _Atomic uint64_t io_read_wait_ns, io_write_wait_ns; /* hl_io_wait so far; optim writes */
+    /* The newest waits in a ring, and all of them added up: optim writes, the trainer's thread reads when optim
+     * has nothing to do. */
+    struct hl_io_wait *io_waits; /* (io_waits_cap,) */
+    uint32_t io_waits_cap;
+    uint64_t nio_waits, io_wait_ns;
     struct {
         struct haul_unit *unit;
         uint32_t chunk;

@@ -385,8 +385,7 @@ static int update_in_host(struct haul_engine *e, struct haul_unit *u)
 static int run_update(struct haul_engine *e, struct haul_unit *u)
 {
     hl_snapshot_pass(u);
-    struct hl_io_wait waited = hl_io_wait_since(e, (struct hl_io_wait){0});
-    uint64_t begin = hl_clock_ns(), bytes = 0;
+    uint64_t begin = hl_clock_ns(), waited = e->io_wait_ns, bytes = 0;
     int rc = 0;
 
     hl_unit_set_update(u, HL_UPDATE_RUNNING);
@@ -398,8 +397,8 @@ static int run_update(struct haul_engine *e, struct haul_unit *u)
         bytes += run_bytes(e, &u->runs[i]);
     hl_trace_span(e, HAUL_LANE_OPTIM, (int32_t)u->index, begin, bytes);
     atomic_fetch_add(&e->optim_bytes, bytes);
-    waited = hl_io_wait_since(e, waited);
-    atomic_fetch_add(&e->optim_busy_ns, hl_clock_ns() - begin - waited.read_ns - waited.write_ns);
+    waited = e->io_wait_ns - waited;
+    atomic_fetch_add(&e->optim_busy_ns, hl_clock_ns() - begin - waited);
     if (atomic_fetch_sub(&e->nupdates, 1) == 1)
         hl_record_slots_rewind(e);
     return rc;

@@ -236,7 +236,7 @@ int hl_param_slot_take(struct haul_unit *u, bool load, int *out)
         else
             hl_gate_sleep(&e->gate, seen);
         now = hl_clock_ns();
-        hl_io_wait_add(e, write, now - since);
+        hl_io_wait_add(e, write, since, now);
         since = now;
     }
 }

@@ -180,7 +180,7 @@ struct hl_record_slot *hl_record_slot_take(struct haul_unit *u, uint32_t chunk)
             return NULL;
         hl_gate_sleep(&e->gate, seen);
         now = hl_clock_ns();
-        hl_io_wait_add(e, write, now - since);
+        hl_io_wait_add(e, write, since, now);
         since = now;
     }
 }

@@ -333,6 +333,13 @@ static int reserve_samples(struct haul_engine *e)
     uint64_t n = (4ull * e->nvisits + 2ull * e->opts.stash_entries) * e->opts.passes + 16;
     int rc;
 
+    /* Of a step: a wait for a write and one for a read, a chunk and a unit's parameters. */
+    uint64_t waits = 2ull * e->npaged + 4ull * e->nunits + 16;
+
+    e->io_waits_cap = waits < 65536 ? (uint32_t)waits : 65536;
+    rc = hl_sys_alloc_array(e->io_waits_cap, sizeof *e->io_waits, (void **)&e->io_waits);
+    if (rc < 0)
+        return rc;
     e->samples_cap = n < 4096 ? (uint32_t)n : 4096;
     rc = hl_sys_alloc_array(e->samples_cap, sizeof *e->samples, (void **)&e->samples);
     for (uint32_t i = 0; rc == 0 && i < e->samples_cap; i++)
@@ -375,8 +382,8 @@ int hl_engine_reserve(struct haul_engine *e)
         (rc = reserve_partials(e)) < 0 || (rc = reserve_frames(e)) < 0 ||
         (rc = reserve_grad_buffers(e)) < 0 || (rc = reserve_sums(e)) < 0 ||
         (rc = reserve_slots(e)) < 0 || (rc = reserve_unit_events(e)) < 0 ||
-        (rc = reserve_samples(e)) < 0 || (rc = reserve_jobs(e)) < 0 ||
-        (rc = hl_paging_open(e)) < 0 || (rc = hl_stash_open(e)) < 0 ||
+        (rc = reserve_jobs(e)) < 0 || (rc = hl_paging_open(e)) < 0 ||
+        (rc = reserve_samples(e)) < 0 || (rc = hl_stash_open(e)) < 0 ||
         (rc = hl_trace_open(e)) < 0 || (rc = hl_peers_open(e)) < 0 ||
         (rc = e->ops->stream_sync(e->dev, e->h2d)) < 0)
         hl_engine_unreserve(e);
@@ -446,6 +453,7 @@ void hl_engine_unreserve(struct haul_engine *e)
     FREE_ARRAY(e->landing);
     FREE_ARRAY(e->slot);
     FREE_ARRAY(e->samples);
+    FREE_ARRAY(e->io_waits);
     FREE_ARRAY(e->jobs.ring);
     FREE_ARRAY(e->turns.ring);
     FREE_ARRAY(e->agreed);

@@ -256,11 +256,10 @@ static void begin_next(struct haul_engine *e)
 
 static int finish_without_overlap(struct haul_engine *e)
 {
-    struct hl_io_wait before = hl_io_wait_since(e, (struct hl_io_wait){0});
     uint64_t begin = hl_clock_ns();
     int rc = haul_engine_sync(e);
 
-    hl_expose_updates(e, hl_clock_ns() - begin, hl_io_wait_since(e, before));
+    hl_expose_updates(e, begin, hl_clock_ns());
     return rc;
 }
 

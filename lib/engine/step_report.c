@@ -4,37 +4,50 @@
  * Busy time and bytes come from counters. Exposed time is sampled: at every acquire or grad that had to
  * wait, an event before and one after the wait say when the compute lane stood still; the part of that
  * in which the host itself was waiting belongs to what it waited for, the rest to the copy. Where it waited
- * for an update that itself waited for the drive, that part is the drive's.
+ * for updates, what optim stood still for the drive in just that time is the drive's.
  */
 #include <string.h>
 
 #include "clock.h"
 #include "engine_state.h"
 
-void hl_io_wait_add(struct haul_engine *e, bool write, uint64_t ns)
+/* A wait that goes on after a wake for something else is one wait. */
+void hl_io_wait_add(struct haul_engine *e, bool write, uint64_t begin_ns, uint64_t end_ns)
 {
-    atomic_fetch_add(write ? &e->io_write_wait_ns : &e->io_read_wait_ns, ns);
+    struct hl_io_wait *last = &e->io_waits[(e->nio_waits + e->io_waits_cap - 1) % e->io_waits_cap];
+
+    e->io_wait_ns += end_ns - begin_ns;
+    if (e->nio_waits && last->write == write && last->end_ns == begin_ns)
+        last->end_ns = end_ns;
+    else
+        e->io_waits[e->nio_waits++ % e->io_waits_cap] =
+            (struct hl_io_wait){begin_ns, end_ns, write};
 }
 
-struct hl_io_wait hl_io_wait_since(const struct haul_engine *e, struct hl_io_wait before)
+static uint64_t span_ns(uint64_t from, uint64_t to)
 {
-    return (struct hl_io_wait){atomic_load(&e->io_read_wait_ns) - before.read_ns,
-                               atomic_load(&e->io_write_wait_ns) - before.write_ns};
+    return to > from ? to - from : 0;
 }
 
-static uint64_t lesser(uint64_t a, uint64_t b)
+static uint64_t overlap_ns(const struct hl_io_wait *w, uint64_t from, uint64_t to)
 {
-    return a < b ? a : b;
+    return span_ns(w->begin_ns > from ? w->begin_ns : from, w->end_ns < to ? w->end_ns : to);
 }
 
-void hl_expose_updates(struct haul_engine *e, uint64_t ns, struct hl_io_wait meanwhile)
+void hl_expose_updates(struct haul_engine *e, uint64_t from_ns, uint64_t to_ns)
 {
-    uint64_t read_ns = lesser(meanwhile.read_ns, ns);
-    uint64_t write_ns = lesser(meanwhile.write_ns, ns - read_ns);
+    uint64_t left = span_ns(from_ns, to_ns);
 
-    e->exposed_ns[HAUL_LANE_IO_READ] += read_ns;
-    e->exposed_ns[HAUL_LANE_IO_WRITE] += write_ns;
-    e->exposed_ns[HAUL_LANE_OPTIM] += ns - read_ns - write_ns;
+    for (uint64_t i = 0; i < e->nio_waits && i < e->io_waits_cap; i++) {
+        const struct hl_io_wait *w = &e->io_waits[(e->nio_waits - 1 - i) % e->io_waits_cap];
+        uint64_t ns = overlap_ns(w, from_ns, to_ns);
+
+        if (w->end_ns <= from_ns)
+            break;
+        e->exposed_ns[w->write ? HAUL_LANE_IO_WRITE : HAUL_LANE_IO_READ] += ns;
+        left -= ns;
+    }
+    e->exposed_ns[HAUL_LANE_OPTIM] += left;
 }
 
 struct hl_sample *hl_sample_begin(struct haul_engine *e, void *stream, enum haul_lane host_lane)
@@ -49,7 +62,6 @@ struct hl_sample *hl_sample_begin(struct haul_engine *e, void *stream, enum haul
     e->nsamples++;
     s->ended = false;
     s->host_lane = host_lane;
-    s->io_wait = hl_io_wait_since(e, (struct hl_io_wait){0});
     s->enter_ns = hl_clock_ns();
     return s;
 }
@@ -57,15 +69,9 @@ struct hl_sample *hl_sample_begin(struct haul_engine *e, void *stream, enum haul
 int hl_sample_end(struct haul_engine *e, struct hl_sample *s, enum haul_lane lane, void *stream)
 {
     s->leave_ns = hl_clock_ns();
-    s->io_wait = hl_io_wait_since(e, s->io_wait);
     s->lane = lane;
     s->ended = true;
     return e->ops->event_record(e->dev, s->after, stream);
-}
-
-static uint64_t span_ns(uint64_t from, uint64_t to)
-{
-    return to > from ? to - from : 0;
 }
 
 static int settle(struct haul_engine *e, const struct hl_sample *s)
@@ -82,7 +88,7 @@ static int settle(struct haul_engine *e, const struct hl_sample *s)
     uint64_t idle = before > s->enter_ns ? before : s->enter_ns;
     uint64_t host_end = s->leave_ns < after ? s->leave_ns : after;
     if (s->host_lane == HAUL_LANE_OPTIM)
-        hl_expose_updates(e, span_ns(idle, host_end), s->io_wait);
+        hl_expose_updates(e, idle, host_end);
     else
         e->exposed_ns[s->host_lane] += span_ns(idle, host_end);
     e->exposed_ns[s->lane] += span_ns(idle > host_end ? idle : host_end, after);
