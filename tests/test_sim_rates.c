@@ -75,3 +75,18 @@ Test(sim_rates, a_slow_norm_of_arriving_gradients_decides_the_step)
     cr_assert_float_eq(r.lane[HAUL_LANE_OPTIM].busy_s, 0.64, 0.01, "%g",
                        r.lane[HAUL_LANE_OPTIM].busy_s);
 }
+
+Test(sim_rates, records_from_the_drive_are_updated_at_a_rate_of_their_own)
+{
+    struct hl_sim_opts o = fast();
+
+    o.rates.norm_bytes_per_s = 1e14;
+    o.rates.optim_bytes_per_s = 28 * (double)PARAMS / 1.0;
+    o.rates.optim_paged_bytes_per_s = 28 * (double)PARAMS / 0.5;
+    o.place_exactly = 1;
+    o.records_host_bytes = 12 * PARAMS / 2; /* four of eight units: 0.5 s, and the others 0.25 s */
+    struct hl_sim_result r = run(&o);
+    cr_assert_float_eq(r.records_paged, 0.5, 1e-9);
+    cr_assert_float_eq(r.lane[HAUL_LANE_OPTIM].busy_s, 0.75, 0.01, "%g",
+                       r.lane[HAUL_LANE_OPTIM].busy_s);
+}

@@ -65,13 +65,19 @@ static int land(struct hl_beside *b, uint64_t at)
                                 b->unit_elems, 0, b->nthreads, NULL, NULL);
 }
 
+/* Read and written of an element. */
+static uint32_t bytes_each(const struct hl_beside *b, enum kernel kernel)
+{
+    return kernel == NORM                   ? 2
+           : kernel == ACCUMULATE           ? 10
+           : b->master == HAUL_MASTER_SPLIT ? 26
+                                            : 28;
+}
+
 static void *optim_main(void *arg)
 {
     struct hl_beside *b = arg;
-    const uint64_t each = b->kernel == NORM                ? 2
-                          : b->kernel == ACCUMULATE        ? 10
-                          : b->master == HAUL_MASTER_SPLIT ? 26
-                                                           : 28;
+    const uint64_t each = bytes_each(b, b->kernel);
     const uint64_t n = b->kernel == UPDATE ? PIECE_ELEMS : b->unit_elems;
     struct haul_optim optim;
     int rc = b->nthreads > 1 ? hl_team_bind(0, 1, b->nthreads) : 0;
@@ -112,14 +118,18 @@ static int end_thread(struct hl_beside *b)
 
 /* ---- this thread ---- */
 
+/* As the engine's: one side is all parameters or gradients, the other two buffers of a unit, window frames or
+ * gradient buffers, which a cache may hold. */
 static double copy(struct hl_beside *b)
 {
+    const uint64_t unit = 2 * b->unit_elems, chunk = unit < CHUNK_BYTES ? unit : CHUNK_BYTES;
+    const uint64_t buffers = 2 * unit / chunk * chunk, all = COPY_BYTES / chunk * chunk;
     char *src = b->mem + 16 * ELEMS, *dst = src + COPY_BYTES;
     uint64_t begin = hl_clock_ns(), now = begin, bytes = 0;
 
     for (; now < begin + WINDOW_NS; now = hl_clock_ns()) {
-        memcpy(dst + bytes % COPY_BYTES, src + bytes % COPY_BYTES, CHUNK_BYTES);
-        bytes += CHUNK_BYTES;
+        memcpy(dst + bytes % buffers, src + bytes % all, chunk);
+        bytes += chunk;
     }
     return (double)bytes / (double)(now - begin) * 1e9;
 }
@@ -190,6 +200,63 @@ int hl_beside_take(struct hl_beside *b, struct hl_bench_io *io, struct hl_beside
     if (rc == 0 && ended == 0)
         *out = r;
     return rc < 0 ? rc : ended;
+}
+
+/* ---- records from the drive ---- */
+
+#define PAGED_RECORDS 12
+
+struct paged {
+    struct hl_beside *b;
+    struct haul_optim optim;
+    uint64_t elems, at; /* of a record; of the next gradient */
+    double bytes, s;
+};
+
+static int update_paged(void *user, char *record)
+{
+    struct paged *p = user;
+    const uint64_t master_bytes = p->b->master == HAUL_MASTER_SPLIT ? 2 : 4, n = p->elems;
+    char *m = record + (master_bytes * n + 63) / 64 * 64, *v = m + (4 * n + 63) / 64 * 64;
+    struct haul_optim_step step = {
+        .struct_size = sizeof step, .step = 1, .lr = 1e-4, .grad_scale = 1};
+    struct haul_optim_arrays a = {.struct_size = sizeof a,
+                                  .n = n,
+                                  .grad_dtype = HAUL_BF16,
+                                  .param_dtype = HAUL_BF16,
+                                  .master_form = p->b->master,
+                                  .grad = p->b->mem + 2 * p->at,
+                                  .param = p->b->mem + 2 * (ELEMS + p->at),
+                                  .master = record,
+                                  .m = (float *)(void *)m,
+                                  .v = (float *)(void *)v};
+    const uint64_t begin = hl_clock_ns();
+    int rc = haul_optim_update(&p->optim, &a, &step, p->b->nthreads);
+
+    p->s += (double)(hl_clock_ns() - begin) * 1e-9;
+    p->bytes += (double)n * bytes_each(p->b, UPDATE);
+    p->at = p->at + 2 * n > ELEMS ? 0 : p->at + n;
+    return rc;
+}
+
+int hl_beside_paged(struct hl_beside *b, struct hl_bench_io *io, uint32_t nslots,
+                    uint64_t record_bytes, double *out)
+{
+    struct paged p = {.b = b};
+    int rc;
+
+    /* room for the arrays' alignment */
+    p.elems = (record_bytes - 128) / (b->master == HAUL_MASTER_SPLIT ? 10 : 12);
+    p.elems = p.elems < ELEMS ? p.elems : ELEMS;
+    haul_optim_init(&p.optim, HAUL_ADAMW);
+    rc = hl_bench_io_each(io, nslots, nslots, update_paged,
+                          &p); /* the team stands, memory is touched */
+    p.s = p.bytes = 0;
+    if (rc == 0)
+        rc = hl_bench_io_each(io, nslots, PAGED_RECORDS, update_paged, &p);
+    if (rc == 0)
+        *out = p.bytes / p.s;
+    return rc;
 }
 
 /* ---- opening ---- */

@@ -27,6 +27,11 @@ void hl_beside_close(struct hl_beside *b);
 /* One sample of each; io may be NULL. Takes about a fifth of a second, and two passes over the store. */
 int hl_beside_take(struct hl_beside *b, struct hl_bench_io *io, struct hl_beside_rates *out);
 
+/* How fast updates are on records of so many bytes that have just come from the drive, through so many slots:
+ * bytes that they read and write in a second. A slot is in a cache where it fits one. */
+int hl_beside_paged(struct hl_beside *b, struct hl_bench_io *io, uint32_t nslots,
+                    uint64_t record_bytes, double *out);
+
 /* Bytes of the optimizer's that a byte of the other takes, while both work; never below 0. */
 static inline double hl_beside_cost(double optim_alone, double optim_at, double other)
 {

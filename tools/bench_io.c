@@ -267,18 +267,43 @@ static int both_ways(struct hl_bench_io *b, uint64_t *reads, uint64_t *writes)
     return rc;
 }
 
-/* The whole records of a store one at a time, far from each other, so that nothing reads ahead. */
-int hl_bench_io_alone(struct hl_bench_io *b, int write, uint32_t n, double *bytes_per_s)
+/* The whole records of a store, far from each other, so that nothing reads ahead. */
+int hl_bench_io_alone(struct hl_bench_io *b, int write, uint32_t nslots, uint32_t n,
+                      double *bytes_per_s)
 {
-    uint64_t begun_ns = hl_clock_ns(), token = 0;
+    const uint32_t ring = nslots < NSLOTS ? nslots : NSLOTS;
+    uint64_t begun_ns = hl_clock_ns(), tokens[NSLOTS] = {0};
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
-        rc = submit(b, write, (uint32_t)(i * UINT64_C(7919) % (b->nrecords - 1)), &token);
+        const uint32_t record = (uint32_t)(i * UINT64_C(7919) % (b->nrecords - 1));
+
+        rc = settle(b, &tokens[i % ring]);
         if (rc == 0)
-            rc = settle(b, &token);
+            rc = submit_slot(b, write, record, i % ring, &tokens[i % ring]);
+    }
+    for (uint32_t i = 0; i < ring; i++) {
+        int ended = settle(b, &tokens[i]);
+        rc = rc < 0 ? rc : ended;
     }
     *bytes_per_s = (double)(n * b->record_bytes) / ((double)(hl_clock_ns() - begun_ns) * 1e-9);
+    return rc;
+}
+
+int hl_bench_io_each(struct hl_bench_io *b, uint32_t nslots, uint32_t n,
+                     int (*show)(void *user, char *record), void *user)
+{
+    const uint32_t ring = nslots < NSLOTS ? nslots : NSLOTS;
+    uint64_t token = 0;
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        rc = submit_slot(b, 0, i % (b->nrecords - 1), i % ring, &token);
+        if (rc == 0)
+            rc = settle(b, &token);
+        if (rc == 0)
+            rc = show(user, b->mem + i % ring * b->record_bytes);
+    }
     return rc;
 }
 

@@ -47,8 +47,12 @@ double hl_bench_io_huge_fraction(const struct hl_bench_io *b);
 /* For the passes from now on; a write pass must come before checked reads. */
 void hl_bench_io_verify(struct hl_bench_io *b, enum haul_verify verify);
 int hl_bench_io_pass(struct hl_bench_io *b, enum hl_io_pattern pattern, struct hl_io_pass *out);
-/* n records one at a time, each waited for. */
-int hl_bench_io_alone(struct hl_bench_io *b, int write, uint32_t n, double *bytes_per_s);
+/* n records one way, so many (at most 6) under way. */
+int hl_bench_io_alone(struct hl_bench_io *b, int write, uint32_t nslots, uint32_t n,
+                      double *bytes_per_s);
+/* n records read one after the other into so many slots (at most 6) in turn, each shown when it is there. */
+int hl_bench_io_each(struct hl_bench_io *b, uint32_t nslots, uint32_t n,
+                     int (*show)(void *user, char *record), void *user);
 /* All records through a ring of so many slots (at most 6), as the engine's: read, written, and the slot is for
  * the next; bytes both ways. */
 int hl_bench_io_ring(struct hl_bench_io *b, uint32_t nslots, double *bytes_per_s);

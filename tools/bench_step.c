@@ -59,7 +59,7 @@ static double ridge_s_per_elem(const struct bench *b, const struct hl_step_rates
 static void choose_params(struct bench *b, double ridge)
 {
     const struct hl_step_bench_opts *o = b->opts;
-    double per_elem = ridge * (RIDGE_FACTOR * (1 + o->backward_ratio) + 2);
+    double per_elem = ridge * (2 * RIDGE_FACTOR * (1 + o->backward_ratio) + 2);
     double most = SECONDS_DEFAULT / per_elem / o->repeats / b->out->nrows;
 
     b->out->params = o->model.params ? o->model.params : PARAMS_DEFAULT;
@@ -184,8 +184,8 @@ static void add_step(struct series *s, double wall_s, const struct haul_report *
     hl_samples_add(&s->io_bytes, moved(r, HAUL_LANE_IO_READ) + moved(r, HAUL_LANE_IO_WRITE));
 }
 
-/* Without compute one more step brings the slots into the state that such steps leave them in; with it
- * they are full again long before a step ends. */
+/* The step before the measured one is like it: in a run the slots are full of records read ahead during its
+ * backward, and its writes may still be under way. */
 static int turn(struct bench *b, uint32_t i)
 {
     struct hl_step_compute lead = {.grads = 1}, timed = {b->out->forward_s, b->out->backward_s, 0};
@@ -194,7 +194,7 @@ static int turn(struct bench *b, uint32_t i)
     double wall_s;
     int rc = hl_step_model_run(m, &lead, &wall_s, NULL);
 
-    if (rc == 0 && b->opts->no_compute)
+    if (rc == 0)
         rc = hl_step_model_run(m, &timed, &wall_s, NULL);
     if (rc == 0)
         rc = hl_step_model_run(m, &timed, &wall_s, &report);

@@ -2,8 +2,8 @@
  * bench_step.h: whole training steps of a synthetic model, every placement with and without deferring,
  * beside the bound that rates measured in the same run set.
  *
- * A turn of a row: a step without compute that leaves updates to be done, the measured step, and a wait
- * until nothing is left. Rows take turns, and so do the measurements of the rates, when memory has room
+ * A turn of a row: a step without compute that leaves updates to be done, one like the measured step, the
+ * measured step, and a wait until nothing is left. Rows take turns, and so do the measurements of the rates, when memory has room
  * for all of them at once; else a row has all its turns, with the rates', before the next.
  */
 #ifndef HL_BENCH_STEP_H

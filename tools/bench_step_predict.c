@@ -53,6 +53,7 @@ static struct hl_sim_rates rates_of(const struct hl_step_model_opts *o,
                                  .mem_per_drive_byte = or_else(r->mem_per_drive_byte, NO_COST),
                                  .norm_bytes_per_s = r->norm_bytes_per_s,
                                  .accumulate_bytes_per_s = r->accumulate_bytes_per_s,
+                                 .optim_paged_bytes_per_s = r->paged_bytes_per_s,
                                  .optim_weight = r->optim_weight};
 }
 

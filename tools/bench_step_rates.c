@@ -11,7 +11,7 @@
 /* Records of the drive's roof: more than a ring of slots has under way. */
 #define ROOF_RECORD_BLOCKS 16u
 #define SLOTS_DEFAULT      4 /* the engine's */
-#define RECORDS_ALONE      8
+#define RECORDS_ALONE      16
 
 void hl_samples_add(struct hl_samples *s, double v)
 {
@@ -147,7 +147,7 @@ static int take_beside(struct hl_rate_meter *m)
 static int take_drive(struct hl_rate_meter *m)
 {
     struct hl_io_pass pass;
-    double read, write, ring;
+    double read, write, ring, paged;
     int rc;
 
     hl_bench_io_set_record_bytes(m->roof, m->record_bytes);
@@ -155,14 +155,16 @@ static int take_drive(struct hl_rate_meter *m)
     if (rc < 0)
         return rc;
     hl_bench_io_set_record_bytes(m->roof, m->slot_bytes);
-    if ((rc = hl_bench_io_alone(m->roof, 0, RECORDS_ALONE, &read)) < 0 ||
-        (rc = hl_bench_io_alone(m->roof, 1, RECORDS_ALONE, &write)) < 0 ||
-        (rc = hl_bench_io_ring(m->roof, m->slots, &ring)) < 0)
+    if ((rc = hl_bench_io_alone(m->roof, 0, m->slots, RECORDS_ALONE, &read)) < 0 ||
+        (rc = hl_bench_io_alone(m->roof, 1, m->slots, RECORDS_ALONE, &write)) < 0 ||
+        (rc = hl_bench_io_ring(m->roof, m->slots, &ring)) < 0 ||
+        (rc = hl_beside_paged(m->beside, m->roof, m->slots, m->slot_bytes, &paged)) < 0)
         return rc;
     add(m, HL_METER_MIXED, pass.gb_per_s * 1e9);
     add(m, HL_METER_READ, read);
     add(m, HL_METER_WRITE, write);
     add(m, HL_METER_RING, ring);
+    add(m, HL_METER_PAGED, paged);
     return 0;
 }
 
@@ -189,6 +191,7 @@ void hl_rate_meter_read(struct hl_rate_meter *m, struct hl_step_rates *out)
                                   .mixed_bytes_per_s = v[HL_METER_MIXED],
                                   .mixed_spread = hl_samples_spread(&m->got[HL_METER_MIXED]),
                                   .ring_bytes_per_s = v[HL_METER_RING],
+                                  .paged_bytes_per_s = v[HL_METER_PAGED],
                                   .norm_bytes_per_s = v[HL_METER_NORM],
                                   .accumulate_bytes_per_s = v[HL_METER_ACCUMULATE],
                                   .copy_bytes_per_s = v[HL_METER_COPY],

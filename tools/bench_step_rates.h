@@ -22,9 +22,10 @@ double hl_samples_spread(struct hl_samples *s);
 /* Bytes per second, and seconds. The drive's are 0 when nothing is paged. */
 struct hl_step_rates {
     double optim_s_per_elem, optim_bytes_per_s, optim_spread;
-    double mixed_bytes_per_s, mixed_spread;     /* both ways, many records under way */
-    double read_bytes_per_s, write_bytes_per_s; /* one slot at a time */
-    double ring_bytes_per_s; /* both ways, through as many slots as the engine has */
+    double mixed_bytes_per_s, mixed_spread; /* both ways, many records under way */
+    /* Through as many slots as the engine has: one way, both ways. */
+    double read_bytes_per_s, write_bytes_per_s, ring_bytes_per_s;
+    double paged_bytes_per_s; /* the optimizer on records that have just come through them */
     double norm_bytes_per_s, accumulate_bytes_per_s; /* on gradients as they land */
     double copy_bytes_per_s;                         /* one thread's copies */
     /* Of the optimizer's bytes, which it loses to them. */
@@ -42,6 +43,7 @@ enum hl_rate {
     HL_METER_NORM,
     HL_METER_ACCUMULATE,
     HL_METER_RING,
+    HL_METER_PAGED,
     HL_METER_COPY,
     HL_METER_COPY_COST,
     HL_METER_DRIVE_COST,

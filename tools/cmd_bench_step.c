@@ -111,14 +111,14 @@ static json_t *row_json(const struct hl_step_row *x)
                   "predicted_exposed_h2d_s", x->predicted_h2d_s, "predicted_exposed_d2h_s",
                   x->predicted_d2h_s, "predicted_exposed_optim_s", x->predicted_optim_s,
                   "predicted_exposed_io_s", x->predicted_io_s);
-    json_t *rates =
-        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "norm_bytes_per_s",
-                  x->rates.norm_bytes_per_s, "accumulate_bytes_per_s",
-                  x->rates.accumulate_bytes_per_s, "read_bytes_per_s", x->rates.read_bytes_per_s,
-                  "write_bytes_per_s", x->rates.write_bytes_per_s, "ring_bytes_per_s",
-                  x->rates.ring_bytes_per_s, "copy_bytes_per_s", x->rates.copy_bytes_per_s,
-                  "mem_per_copied_byte", x->rates.mem_per_copied_byte, "mem_per_drive_byte",
-                  x->rates.mem_per_drive_byte, "optim_weight", x->rates.optim_weight);
+    json_t *rates = json_pack(
+        "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "norm_bytes_per_s",
+        x->rates.norm_bytes_per_s, "accumulate_bytes_per_s", x->rates.accumulate_bytes_per_s,
+        "read_bytes_per_s", x->rates.read_bytes_per_s, "write_bytes_per_s",
+        x->rates.write_bytes_per_s, "ring_bytes_per_s", x->rates.ring_bytes_per_s,
+        "copy_bytes_per_s", x->rates.copy_bytes_per_s, "mem_per_copied_byte",
+        x->rates.mem_per_copied_byte, "mem_per_drive_byte", x->rates.mem_per_drive_byte,
+        "optim_weight", x->rates.optim_weight, "paged_bytes_per_s", x->rates.paged_bytes_per_s);
 
     if (o && rates)
         json_object_update(o, rates);

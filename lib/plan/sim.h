@@ -33,6 +33,8 @@ struct hl_sim_rates {
     double mem_per_link_byte, mem_per_drive_byte;
     /* Of a node, alone, on gradients that land: read once, or added to sums; 0: as optim_bytes_per_s. */
     double norm_bytes_per_s, accumulate_bytes_per_s;
+    /* The optimizer likewise, on records that have just come from the drives, in a cache maybe. */
+    double optim_paged_bytes_per_s;
     double optim_weight; /* of the optimizer to another lane when both want all of it; 0: 1 */
 };
 

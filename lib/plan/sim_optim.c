@@ -149,7 +149,12 @@ static bool take_slots(struct sim *s, uint32_t unit)
 
 static void update_elems(struct sim *s, uint32_t unit, double n)
 {
-    work(s, unit, n * update_bytes(s), n * update_bytes(s));
+    const struct hl_sim_rates *r = &s->o->rates;
+    const double bytes = n * update_bytes(s);
+    const bool cached = s->unit[unit].record_paged && r->optim_paged_bytes_per_s > 0;
+
+    work(s, unit, bytes,
+         cached ? bytes * r->optim_bytes_per_s / r->optim_paged_bytes_per_s : bytes);
 }
 
 static bool begin_chunk(struct sim *s, uint32_t unit)
