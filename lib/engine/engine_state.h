@@ -399,6 +399,7 @@ struct haul_engine {
     char *staging;                      /* device: a unit's gradient in the dtype it travels in */
     struct hl_landing *landing;         /* (nlandings,) */
     struct hl_publish_slot *slot;       /* (nslots,) */
+    uint32_t next_slot;                 /* optim's: of the next update that publishes */
     char *bounce; /* host, HL_BOUNCE_BYTES: reads and writes of device-resident state */
 
     /* The nvme tier; NULL without paged pieces. */

@@ -269,22 +269,25 @@ static int wait_for_readers(struct haul_engine *e, struct haul_unit *u)
     }
 }
 
-/* A slot whose last copy has left it; -1 when the engine ends meanwhile. */
+/* A slot whose last copy has left it; -1 when the engine ends meanwhile. In turn: the copy that was submitted
+ * first leaves its slot first, while the link goes on with the others'. */
 static int take_publish_slot(struct haul_engine *e, int *out)
 {
+    struct hl_publish_slot *slot = &e->slot[e->next_slot];
+
     *out = -1;
     for (;;) {
         uint32_t seen = hl_gate_look(&e->gate);
         if (atomic_load(&e->stop) || atomic_load(&e->failed))
             return 0;
-        for (uint32_t i = 0; i < e->nslots; i++)
-            if (!atomic_load(&e->slot[i].busy)) {
-                atomic_store(&e->slot[i].busy, 1);
-                *out = (int)i;
-                return e->ops->event_sync(e->dev, e->slot[i].copied);
-            }
+        if (!atomic_load(&slot->busy))
+            break;
         hl_gate_sleep(&e->gate, seen);
     }
+    atomic_store(&slot->busy, 1);
+    *out = (int)e->next_slot;
+    e->next_slot = (e->next_slot + 1) % e->nslots;
+    return e->ops->event_sync(e->dev, slot->copied);
 }
 
 static int update_piece(struct haul_unit *u, const struct piece *pc)
