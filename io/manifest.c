@@ -65,12 +65,14 @@ static void fill_header(const struct haul_store *s, uint64_t generation, uint64_
     h->generation = generation;
     h->written_bytes = s->written_before + s->write.s.disk_bytes;
     h->ndirs = s->ndirs;
-    h->nextents = s->nextents;
     h->blob_bytes = blob_bytes;
     for (uint32_t i = 0; i < s->ndirs; i++)
         h->ncells[i] = s->dirs[i].ncells;
     for (uint32_t id = 0; id < s->extents_len; id++)
-        h->nblocks += s->extents[id] ? s->extents[id]->nblocks : 0;
+        if (s->extents[id] && !s->extents[id]->passing) {
+            h->nextents++;
+            h->nblocks += s->extents[id]->nblocks;
+        }
 }
 
 static void fill_block(const struct hl_block *blk, uint64_t generation, struct disk_block *out)
@@ -91,7 +93,7 @@ static void fill_body(const struct haul_store *s, const struct disk_header *h, c
     for (uint32_t id = 0; id < s->extents_len; id++) {
         const struct hl_extent *e = s->extents[id];
 
-        if (!e)
+        if (!e || e->passing)
             continue;
         *ext++ = (struct disk_extent){.id = id, .bytes = e->bytes, .nblocks = e->nblocks};
         for (uint64_t b = 0; b < e->nblocks; b++)

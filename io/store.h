@@ -43,6 +43,7 @@ struct hl_block {
 struct hl_extent {
     uint32_t id;
     uint32_t active; /* requests in flight */
+    int passing;     /* in no generation */
     uint64_t bytes;
     uint64_t nblocks;
     struct hl_block *blocks; /* (nblocks,) */

@@ -9,11 +9,11 @@
 
 #include "scratch_file.h"
 #include "store.h"
+#include "store_kept.h"
 #include "stripe_file.h"
 #include "sys.h"
 #include "sys_file.h"
 
-#define DATA_NAME "haul.data"
 #define LOCK_NAME "haul.lock"
 
 /* ---- directories and locks ---- */
@@ -58,7 +58,8 @@ static int open_dir(struct haul_store *s, struct hl_dir *d, const char *path)
     if (strlen(path) >= sizeof d->path)
         return hl_fail(-ENAMETOOLONG, "directory name of %zu characters", strlen(path));
     snprintf(d->path, sizeof d->path, "%s", path);
-    snprintf(d->label, sizeof d->label, "%s/%s", path, s->opts.durable ? DATA_NAME : "(scratch)");
+    snprintf(d->label, sizeof d->label, "%s/%s", path,
+             s->opts.durable ? HL_STORE_DATA_NAME : "(scratch)");
     if (!s->opts.read_only) {
         rc = hl_sys_mkdir(path, 0700);
         if (rc < 0)
@@ -127,7 +128,7 @@ static int open_data(const struct haul_store *s, const struct hl_dir *d, int fla
 {
     if (!s->opts.durable)
         return hl_scratch_file(d->dirfd, flags);
-    return hl_sys_open(d->dirfd, DATA_NAME,
+    return hl_sys_open(d->dirfd, HL_STORE_DATA_NAME,
                        flags | (s->opts.read_only ? O_RDONLY : O_RDWR | O_CREAT), 0600);
 }
 

@@ -11,6 +11,7 @@
 
 #include "manifest.h"
 #include "store.h"
+#include "store_kept.h"
 #include "stripe_file.h"
 #include "sys.h"
 
@@ -231,7 +232,7 @@ static int thaw(struct haul_store *s, void *arg)
 
 static void publish_extent(struct hl_extent *ext, uint64_t generation, int dropped)
 {
-    for (uint64_t b = 0; b < ext->nblocks; b++) {
+    for (uint64_t b = 0; !ext->passing && b < ext->nblocks; b++) {
         struct hl_block *blk = &ext->blocks[b];
 
         blk->older = blk->held;
@@ -384,6 +385,20 @@ int haul_store_retire(struct haul_store *store, uint64_t generation)
     rc = hl_manifest_remove(store->dirs[0].dirfd, generation);
     if (rc < 0)
         return rc;
+    store->older_generation = 0;
+    return hl_store_run(store, release_older, NULL);
+}
+
+int hl_store_release_older(struct haul_store *store)
+{
+    uint64_t generation = store->older_generation;
+
+    if (!generation)
+        return 0;
+    if (haul_store_retire(store, generation) == 0)
+        return 0;
+    hl_log(HAUL_LOG_WARN, "%s: generation %" PRIu64 " is not needed and stays: %s",
+           store->dirs[0].path, generation, haul_last_error());
     store->older_generation = 0;
     return hl_store_run(store, release_older, NULL);
 }

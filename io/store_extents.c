@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "store.h"
+#include "store_kept.h"
 #include "sys.h"
 
 uint32_t hl_block_len(const struct haul_store *s, const struct hl_extent *ext, uint64_t b)
@@ -128,13 +129,12 @@ static int writable(const struct haul_store *s)
     return s->opts.read_only ? hl_fail(-EROFS, "the store was opened read_only") : 0;
 }
 
-int haul_extent_create(struct haul_store *store, uint32_t id, uint64_t bytes)
+static int create(struct haul_store *store, uint32_t id, uint64_t bytes, int passing)
 {
     struct create c = {0};
     uint64_t nblocks;
-    int rc = HL_GIVEN(store);
+    int rc = writable(store);
 
-    rc = rc ? rc : writable(store);
     if (rc < 0)
         return rc;
     nblocks = nblocks_of(store, bytes);
@@ -152,12 +152,25 @@ int haul_extent_create(struct haul_store *store, uint32_t id, uint64_t bytes)
     rc = hl_extent_alloc(id, bytes, nblocks, &c.ext);
     if (rc < 0)
         goto free_table;
+    c.ext->passing = passing;
     rc = hl_store_run(store, create_on_loop, &c);
     if (rc < 0)
         hl_extent_free(c.ext);
 free_table:
     hl_sys_free(c.table);
     return rc;
+}
+
+int haul_extent_create(struct haul_store *store, uint32_t id, uint64_t bytes)
+{
+    int rc = HL_GIVEN(store);
+
+    return rc < 0 ? rc : create(store, id, bytes, 0);
+}
+
+int hl_extent_create_passing(struct haul_store *store, uint32_t id, uint64_t bytes)
+{
+    return create(store, id, bytes, 1);
 }
 
 int hl_extent_install(struct haul_store *s, struct hl_extent *ext)

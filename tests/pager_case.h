@@ -18,10 +18,12 @@
 
 #include "suite.h"
 
+#include "checksum.h"
 #include "haul/pager.h"
 #include "haul/pool.h"
 #include "method_fault.h"
 #include "store.h"
+#include "store_kept.h"
 #include "sys.h"
 
 #define KIB 1024ull

@@ -19,4 +19,5 @@
 
 #include "pager_requests.h"
 #include "pager_durable.h"
+#include "pager_kept.h"
 #include "pager_errors.h"

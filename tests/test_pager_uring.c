@@ -7,4 +7,5 @@
 
 #include "pager_requests.h"
 #include "pager_durable.h"
+#include "pager_kept.h"
 #include "pager_errors.h"
