@@ -304,6 +304,7 @@ static int engine_open(struct random_run *r, const struct random_place *pl)
     o.host_mem_bytes = pl->host_mem;
     o.nvme_dirs = &pl->nvme_dir;
     o.nnvme_dirs = pl->nvme_dir != NULL;
+    o.nvme_durable = pl->nvme_durable;
     o.slot_bytes = pl->slot_bytes;
     o.io_method = pl->io_method;
     if (pl->stash_bytes) {
@@ -490,6 +491,7 @@ static int between(const struct random_shape *shape, struct random_place *place,
     struct random_rest all;
 
     none.nvme_dir = NULL;
+    none.nvme_durable = 0;
     none.host_mem = 0;
     if (random_ledger(shape, &none, &all) < 0 || from + 8192 >= all.all[HAUL_TIER_HOST])
         return 0;

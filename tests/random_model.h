@@ -49,6 +49,7 @@ struct random_place {
     unsigned nthreads, slots, window;
     int no_overlap;
     uint64_t device_mem, host_mem, slot_bytes;
+    int nvme_durable;
     const char *nvme_dir; /* NULL: no nvme tier */
     enum haul_io_method io_method;
     uint64_t jitter_seed;

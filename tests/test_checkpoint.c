@@ -11,17 +11,28 @@ typedef void (*run_fn)(uint64_t seed, unsigned nranks, unsigned stage, enum haul
                        const struct spot *spot);
 
 /* One rank and several, in every spot, stage and form. */
-static void everywhere(run_fn run)
+static void in_spots(const struct spot *list, unsigned n, run_fn run)
 {
     make_dir();
     for (uint64_t seed = 1; seed <= nseeds(6); seed++)
-        for (unsigned i = 0; i < NSPOTS; i++) {
+        for (unsigned i = 0; i < n; i++) {
             enum haul_master master = (seed + i) % 2 ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32;
-            run(seed, 1, 3, master, &spots[i]);
+            run(seed, 1, 3, master, &list[i]);
             if (seed <= nseeds(3))
-                run(seed, 2 + seed % 2, (unsigned)(seed + i) % 4, master, &spots[i]);
+                run(seed, 2 + seed % 2, (unsigned)(seed + i) % 4, master, &list[i]);
         }
     remove_dir();
+}
+
+static void everywhere(run_fn run)
+{
+    in_spots(spots, NSPOTS, run);
+}
+
+static void where_records_stay(run_fn run)
+{
+    go_where_it_is_fast();
+    in_spots(staying, NSTAYING, run);
 }
 
 /* ---- exact resume ---- */
@@ -52,7 +63,8 @@ static void resume_exactly(uint64_t seed, unsigned nranks, unsigned stage, enum 
         .shape = &shape, .spot = spot, .master = master, .stage = stage, .until = shape.nsteps};
     struct life first = straight, second = straight;
     must_live(&straight, what);
-    for (unsigned at = 3; at <= 6; at += 3) { /* before and after the step that is skipped */
+    first.opts.keep_last = (uint32_t)seed % 2; /* 1: what stays on nvme is only there */
+    for (unsigned at = 3; at <= 6; at += 3) {  /* before and after the step that is skipped */
         first.until = at;
         first.save = root;
         must_live(&first, what);
@@ -69,6 +81,11 @@ static void resume_exactly(uint64_t seed, unsigned nranks, unsigned stage, enum 
 Test(checkpoint, a_resumed_run_has_the_bits_of_one_that_never_stopped)
 {
     everywhere(resume_exactly);
+}
+
+Test(checkpoint, nor_does_one_whose_records_stay_on_nvme_have_others)
+{
+    where_records_stay(resume_exactly);
 }
 
 Test(checkpoint, clipping_and_skipping_happen_in_these_runs)
@@ -126,6 +143,11 @@ static void save_behind(uint64_t seed, unsigned nranks, unsigned stage, enum hau
 Test(checkpoint, a_save_behind_training_is_of_one_instant)
 {
     everywhere(save_behind);
+}
+
+Test(checkpoint, a_save_behind_training_of_records_that_stay_is_of_one_instant)
+{
+    where_records_stay(save_behind);
 }
 
 /* ---- another number of ranks, stage, tier, form ---- */

@@ -100,6 +100,54 @@ def exported_and_imported_it_is_the_same_state(saves, folder):
     assert ": m " in shown and ": p " not in shown, "weights alone: moments are 0"
 
 
+def train_kept(folder, name, *flags):
+    """The same training, its records in a store that the checkpoint refers to. The checkpoint, and the store."""
+    nvme, saves = os.path.join(folder, name + ".nvme"), os.path.join(folder, name)
+    os.makedirs(nvme, exist_ok=True)
+    train("--steps", "6", "--host-mem", "1520KB", "--slots", "2", "--slot-bytes", "64KiB", "--nvme", nvme, "--nvme-durable",
+          "--save", saves, "--save-keep", "1", *flags)
+    return os.path.join(saves, "step-0000000006"), os.path.join(nvme, os.listdir(nvme)[0])
+
+
+def kept_records_are_read_like_others(saves, folder):
+    kept, store = train_kept(folder, "kept")
+    assert not any(n.startswith("records-") for n in os.listdir(kept))
+    said = json.loads(run("inspect", kept, "--json").stdout)
+    assert said["version"] == 2 and said["kept_bytes"] > 0 and "in the ranks' stores" in run("inspect", kept).stdout
+    assert json.loads(run("inspect", saves, "--json").stdout)["kept_bytes"] == 0
+    assert run("diff", saves, kept).stdout == "equal bits\n"
+    assert run("diff", saves, train_kept(folder, "split", "--offload", "optimizer", "--master", "split", "--host-mem",
+                                         "1420KB")[0]).stdout == "equal bits\n"
+    assert "every byte" in run("verify", kept).stdout
+    for name in sorted(os.listdir(kept)):
+        path = os.path.join(kept, name)
+        for at in range(0, os.path.getsize(path), max(os.path.getsize(path) // 40, 1)):
+            flip(path, at)
+            assert name in run("verify", kept, rc=None).stderr, (name, at)
+            flip(path, at)
+    data, found = os.path.join(store, "haul.data"), 0
+    for at in range(77, os.path.getsize(data), 65536):  # every slot of every block: about half are the generation's
+        flip(data, at)
+        said_so = subprocess.run([HAUL, "ckpt", "verify", kept], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, check=False)
+        assert ("haul.data: bytes" in said_so.stderr) == (said_so.returncode == 1), said_so
+        found += said_so.returncode == 1
+        flip(data, at)
+    assert found * 65536 == said["kept_bytes"], found
+    made = run("reshard", kept, "--ranks", "2", "--to", os.path.join(folder, "whole")).stdout.strip()
+    train("--steps", "8", "--host-mem", "1520KB", "--slots", "2", "--slot-bytes", "64KiB", "--nvme", os.path.dirname(store),
+          "--nvme-durable", "--resume", kept, "--save", os.path.join(folder, "on"), "--save-keep", "1")
+    assert os.path.exists(os.path.join(kept, "records-00000.bin")), "another root: it is copied before its records go"
+    assert "every byte" in run("verify", kept).stdout
+    path = os.path.join(kept, "records-00000.bin")
+    for at in range(5, os.path.getsize(path), 65536):
+        flip(path, at)
+        assert "records-00000.bin" in run("verify", kept, rc=1).stderr, at
+        flip(path, at)
+    os.remove(path)
+    assert "no more" in run("verify", kept, rc=None).stderr
+    assert run("diff", saves, made).stdout == "equal bits\n"
+
+
 def mistakes_are_named(saves, _):
     assert "needs a PATH" in run("inspect", rc=2).stderr
     assert "needs two PATHs" in run("diff", saves, rc=2).stderr
@@ -127,7 +175,10 @@ def the_reader_of_the_page_reads_it(saves, folder):
     with open(file, "rb") as f:
         n = struct.unpack("<Q", f.read(8))[0]
         header, data = json.loads(f.read(n)), f.read()
-    for path in (os.path.join(saves, "step-0000000006"), os.path.join(folder, "resharded", "step-0000000006")):
+    kept = [train_kept(folder, "read")[0], train_kept(folder, "read_copied", "--save-keep", "2")[0],
+            train_kept(folder, "read_split", "--offload", "optimizer", "--master", "split", "--host-mem", "1420KB")[0]]
+    assert "records-00000.bin" in os.listdir(kept[1])
+    for path in (os.path.join(saves, "step-0000000006"), os.path.join(folder, "resharded", "step-0000000006"), *kept):
         for unit, tensor in (("embed", "wte"), ("block.1", "ln1.gain"), ("final", None)):
             if tensor is None or f"{unit}.{tensor}" not in header:
                 tensor = next(k for k in header if k.startswith(unit + ".") and f"{k}.master" in header)[len(unit) + 1:]
@@ -147,7 +198,7 @@ def main():
         tap.main((inspect_shows_the_tree, verify_checks_every_byte, diff_names_the_first_difference,
                   resharded_it_is_the_same_state, exported_and_imported_it_is_the_same_state, mistakes_are_named,
                   a_run_of_another_model_says_which_flags_are_needed,
-                  the_reader_of_the_page_reads_it), saves, folder)
+                  kept_records_are_read_like_others, the_reader_of_the_page_reads_it), saves, folder)
 
 
 main()

@@ -37,6 +37,16 @@ static void print_unit(const struct hl_ckpt *ck, uint32_t i)
     }
 }
 
+/* Of records that the files refer to. */
+static uint64_t kept_bytes(const struct hl_ckpt *ck)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t r = 0; r < ck->m.nranks; r++)
+        bytes += ck->stores[r].head.nblocks * ck->stores[r].head.block_bytes;
+    return bytes;
+}
+
 static void print_table(const struct hl_ckpt *ck)
 {
     const struct hl_ckpt_manifest *m = &ck->m;
@@ -45,7 +55,7 @@ static void print_table(const struct hl_ckpt *ck)
 
     for (uint32_t i = 0; i < m->model.nunits; i++)
         elems += m->model.units[i].elems;
-    printf("checkpoint  %s\nversion     %d\nstep        %" PRIu64 "\n", ck->dir, HL_CKPT_VERSION,
+    printf("checkpoint  %s\nversion     %u\nstep        %" PRIu64 "\n", ck->dir, m->version,
            m->step);
     printf("id          %016" PRIx64 ", the %" PRIu64 ". of its root\n", m->id, m->serial);
     if (m->loss_scale != 0)
@@ -53,6 +63,9 @@ static void print_table(const struct hl_ckpt *ck)
     printf("parameters  %" PRIu64 " in %u units\n", elems, m->model.nunits);
     printf("size        %s in files of %u ranks\n",
            haul_format_size(hl_ckpt_tool_bytes(ck), size, sizeof size), m->nranks);
+    if (kept_bytes(ck) != 0)
+        printf("records     %s in the ranks' stores, or copied\n",
+               haul_format_size(kept_bytes(ck), size, sizeof size));
     printf("user        %" PRIu64 " bytes\n", m->user_bytes);
     for (uint32_t i = 0; i < m->model.nunits; i++)
         print_unit(ck, i);
@@ -86,11 +99,12 @@ static void print_json(const struct hl_ckpt *ck)
     snprintf(id, sizeof id, "%016" PRIx64, m->id);
     for (uint32_t i = 0; i < m->model.nunits; i++)
         json_array_append_new(units, unit_json(ck, i));
-    root = json_pack("{s:s, s:i, s:s, s:I, s:I, s:i, s:I, s:I, s:f, s:o}", "path", ck->dir,
-                     "version", HL_CKPT_VERSION, "id", id, "serial", (json_int_t)m->serial, "step",
+    root = json_pack("{s:s, s:i, s:s, s:I, s:I, s:i, s:I, s:I, s:I, s:f, s:o}", "path", ck->dir,
+                     "version", (int)m->version, "id", id, "serial", (json_int_t)m->serial, "step",
                      (json_int_t)m->step, "ranks", (int)m->nranks, "bytes",
-                     (json_int_t)hl_ckpt_tool_bytes(ck), "user_bytes", (json_int_t)m->user_bytes,
-                     "loss_scale", m->loss_scale, "units", units);
+                     (json_int_t)hl_ckpt_tool_bytes(ck), "kept_bytes", (json_int_t)kept_bytes(ck),
+                     "user_bytes", (json_int_t)m->user_bytes, "loss_scale", m->loss_scale, "units",
+                     units);
     if (root != NULL)
         json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');

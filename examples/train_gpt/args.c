@@ -71,6 +71,7 @@ static const struct flag flags[] = {
     {"host-mem", SIZE, AT(host_mem_bytes), "SIZE  host memory of the node for what is offloaded (what is free)", 1, INT64_MAX, NULL},
     {"nvme", DIRS, AT(nvme_dirs), "DIR[,DIR]  existing folders for what --host-mem has no room for (none)", 0, 0, NULL},
     {"nvme-mem", SIZE, AT(nvme_mem_bytes), "SIZE  room on them together (what is free)", 1, INT64_MAX, NULL},
+    {"nvme-durable", SWITCH, AT(nvme_durable), " what rests there stays from run to run, twice the room: --save refers to it instead of copying it", 0, 0, NULL},
     {"io", CHOICE, AT(io), "auto|uring|threads  how files are read and written (auto)", 0, 0, io_choices},
     {"slots", COUNT, AT(slots), "N  host buffers through which records on nvme move (4)", 2, 1024, NULL},
     {"slot-bytes", SIZE, AT(slot_bytes), "SIZE  of each (the largest record, at most 32MiB)", 4096, INT64_MAX, NULL},
@@ -313,9 +314,9 @@ static int check_nvme(const struct args *args)
 {
     if (args->nnvme_dirs == 0 &&
         ((args->nvme_mem_bytes != 0 && !args->plan_only) || args->io != HAUL_IO_AUTO ||
-         args->slots != 0 || args->slot_bytes != 0))
-        return contradiction("--nvme-mem, --io, --slots and --slot-bytes need --nvme: otherwise "
-                             "nothing rests on nvme");
+         args->slots != 0 || args->slot_bytes != 0 || (args->nvme_durable && !args->plan_only)))
+        return contradiction("--nvme-mem, --nvme-durable, --io, --slots and --slot-bytes need "
+                             "--nvme: otherwise nothing rests on nvme");
     if (args->nnvme_dirs != 0 && args->offload == HAUL_OFFLOAD_NONE && args->stash_mem_bytes == 0)
         return contradiction("--nvme needs --offload optimizer or all, or --stash-mem: otherwise "
                              "everything stays on the device");
@@ -406,10 +407,10 @@ static int check_bench(struct args *args)
         return contradiction("--bench runs every --offload: leave that flag out");
     if (args->no_overlap || args->plan_only || args->digest || args->jsonl != NULL ||
         args->trace != NULL || args->dump_init != NULL || args->export != NULL ||
-        args->save != NULL || args->resume != NULL)
+        args->save != NULL || args->resume != NULL || args->nvme_durable)
         return contradiction("--bench prints its own figures and keeps no state: leave out "
                              "--no-overlap, --plan-only, --digest, --jsonl, --trace, --dump-init, "
-                             "--export, --save and --resume");
+                             "--export, --save, --resume and --nvme-durable");
     if (args->steps > OFFLOAD_MAX_STEPS)
         return contradiction("--bench measures at most 1000 --steps");
     return EXIT_OK;

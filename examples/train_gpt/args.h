@@ -34,6 +34,7 @@ struct args {
     uint64_t device_mem_bytes, host_mem_bytes, nvme_mem_bytes; /* 0: whatever there is */
     const char *nvme_dirs[HAUL_MAX_DIRS]; /* (nnvme_dirs,) parts of the command line */
     uint32_t nnvme_dirs;                  /* 0: no nvme tier */
+    bool nvme_durable;                    /* records stay there */
     uint64_t slots, slot_bytes;           /* 0: the engine's defaults */
     uint64_t stash_mem_bytes;             /* 0: all of the stash */
     const char *config;                   /* NULL: none */

@@ -114,6 +114,7 @@ static int open_engine(struct trainer *t)
     opts.nvme_mem_bytes = args->nvme_mem_bytes;
     opts.nvme_dirs = args->nvme_dirs;
     opts.nnvme_dirs = args->nnvme_dirs;
+    opts.nvme_durable = args->nvme_durable;
     opts.io_method = (enum haul_io_method)args->io;
     opts.slots = args->slots != 0 ? (uint32_t)args->slots : opts.slots;
     opts.slot_bytes = args->slot_bytes;

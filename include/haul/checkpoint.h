@@ -13,6 +13,9 @@
  * bits as one that never stopped. It may have another number of ranks, another stage, other tiers and
  * another form of the master weights than the run that saved.
  *
+ * Where the engine keeps records on nvme (haul_engine_opts.nvme_durable), the newest checkpoint refers to
+ * them instead of holding them; one that stays beside a newer one gets a copy.
+ *
  * A directory of checkpoints is called a root; docs/checkpoint-format.md describes every byte in it. All
  * ranks make the same calls, and see the same directory.
  */
@@ -46,10 +49,12 @@ void haul_checkpoint_save_opts_init(struct haul_checkpoint_save_opts *opts);
  *
  * Old checkpoints are removed only when the new one is complete, so that the disk holds at most one more
  * than are kept. Memory does not grow with the model: about 25 MiB, and in the background 30 MiB and one slot
- * of paged records.
+ * of paged records. Where records stay on nvme, a checkpoint that will not be the last one kept is copied once it is
+ * complete, in the background behind training.
  *
  * In the background a unit's next update waits until the unit has been read. Reading is up to 24 MiB ahead
- * of the drive; when a drive is further behind, the step after waits for it. The checkpoint is complete
+ * of the drive; when a drive is further behind, the step after waits for it. Of records that stay on nvme the
+ * next update waits until the checkpoint is complete. The checkpoint is complete
  * some time later: with one rank by itself, with several when a step (or haul_checkpoint_wait()) finds that
  * all ranks have written. The next save waits for the one before and returns its error, and nothing is saved
  * then. haul_engine_close() gives up one that is not complete.

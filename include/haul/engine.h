@@ -103,6 +103,9 @@ struct haul_engine_opts {
     enum haul_share share;  /* default HAUL_SHARE_AUTO; PULL is refused where it cannot be */
     haul_work_fn work;      /* how far long work is; NULL (default): nobody asks */
     void *work_user;
+    int nvme_durable; /* 1: records that rest on nvme stay there from run to run, in a folder of the rank below
+                         each of nvme_dirs, and the newest checkpoint refers to them instead of copying them.
+                         Takes the nvme tier's bytes twice. 0 (default): they are gone with the process */
 };
 
 HAUL_API

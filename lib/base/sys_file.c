@@ -3,9 +3,13 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/fs.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -103,6 +107,21 @@ int hl_sys_fallocate(int fd, off_t off, off_t n)
     return 0;
 }
 
+int hl_sys_share_range(int from, off_t from_off, off_t n, int to, off_t to_off)
+{
+    struct file_clone_range range = {.src_fd = from,
+                                     .src_offset = (uint64_t)from_off,
+                                     .src_length = (uint64_t)n,
+                                     .dest_offset = (uint64_t)to_off};
+    int rc = hl_sys_attempt("clone");
+
+    if (rc < 0)
+        return rc;
+    if (ioctl(to, FICLONERANGE, &range) == 0)
+        return 0;
+    return errno == ENOTTY ? -EOPNOTSUPP : refused("clone");
+}
+
 int hl_sys_rename(int dirfd, const char *from, const char *to)
 {
     int rc = hl_sys_attempt("rename");
@@ -128,6 +147,21 @@ int hl_sys_rmdir(int dirfd, const char *path)
     if (rc < 0)
         return rc;
     return unlinkat(dirfd, path, AT_REMOVEDIR) < 0 ? refused_on("rmdir", path) : 0;
+}
+
+int hl_sys_real_path(const char *path, char *out, size_t len)
+{
+    char whole[PATH_MAX];
+    int rc = hl_sys_attempt("realpath");
+
+    if (rc < 0)
+        return rc;
+    if (!realpath(path, whole))
+        return refused_on("realpath of", path);
+    if (strlen(whole) >= len)
+        return hl_fail(-ENAMETOOLONG, "%s: too long a name", whole);
+    memcpy(out, whole, strlen(whole) + 1);
+    return 0;
 }
 
 int hl_sys_mkdir(const char *path, mode_t mode)

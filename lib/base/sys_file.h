@@ -7,6 +7,7 @@
 #ifndef HL_SYS_FILE_H
 #define HL_SYS_FILE_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -24,10 +25,15 @@ int hl_sys_drop_cache(int fd, off_t off, off_t n);
 
 /* Allocate [off, off + n) and extend the file. -EOPNOTSUPP where the file system cannot. */
 int hl_sys_fallocate(int fd, off_t off, off_t n);
+/* Share [from_off, from_off + n) of one file with another, which it extends: blocks are copied when one of them is
+ * written. -EOPNOTSUPP, -EXDEV or -EINVAL where that cannot be. */
+int hl_sys_share_range(int from, off_t from_off, off_t n, int to, off_t to_off);
 int hl_sys_rename(int dirfd, const char *from, const char *to);
 int hl_sys_unlink(int dirfd, const char *path);
 /* Of an empty directory. */
 int hl_sys_rmdir(int dirfd, const char *path);
+/* The name of an existing file or directory from the root on, without links. -ENAMETOOLONG: not of len bytes. */
+int hl_sys_real_path(const char *path, char *out, size_t len);
 /* An existing directory is success. */
 int hl_sys_mkdir(const char *path, mode_t mode);
 /* flock: exclusive or shared, not waiting; -EWOULDBLOCK when another holds it. */

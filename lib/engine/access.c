@@ -239,6 +239,18 @@ int hl_piece_read_behind(const struct hl_piece *pc, float *p, float *m, float *v
     return rc < 0 || !is_trained(pc) ? rc : read_moments(&r, pc, m, v);
 }
 
+int hl_piece_read_rest(const struct hl_piece *pc, bool behind, float *out)
+{
+    const struct haul_unit *u = pc->unit;
+    struct reach r = reach_of(u->engine, behind);
+
+    if (!u->hi || pc->span != HL_TRAIN16)
+        return read_param(&r, pc, out);
+    hl_arith_convert(out, HAUL_FP32, u->hi + (pc->at - u->own[pc->span].first), u->engine->dtype16,
+                     pc->n, 1);
+    return 0;
+}
+
 /* ---- writing ---- */
 
 static int write_param(const struct hl_piece *pc, const float *values)
@@ -285,6 +297,13 @@ int hl_piece_write(const struct hl_piece *pc, float *values)
         values[i] = hl_float_canon(values[i]);
     int rc = is_trained(pc) && pc->own ? write_master(pc, values) : 0;
     return rc < 0 || !pc->rest ? rc : write_param(pc, values);
+}
+
+int hl_piece_write_rest(const struct hl_piece *pc, float *values)
+{
+    for (uint64_t i = 0; i < pc->n; i++)
+        values[i] = hl_float_canon(values[i]);
+    return pc->rest ? write_param(pc, values) : 0;
 }
 
 int hl_piece_write_moments(const struct hl_piece *pc, const float *m, const float *v)

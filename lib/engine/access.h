@@ -42,6 +42,11 @@ int hl_piece_read_moments(const struct hl_piece *pc, float *m, float *v);
 /* Both, of what is mine, by a snapshot behind training. m and v of a frozen tensor are not touched. */
 int hl_piece_read_behind(const struct hl_piece *pc, float *p, float *m, float *v);
 
+/* The parameter as it rests, widened: of split masters the upper half. */
+int hl_piece_read_rest(const struct hl_piece *pc, bool behind, float *out);
+/* Set it alone, from FP32 values, which may change. */
+int hl_piece_write_rest(const struct hl_piece *pc, float *values);
+
 /* Set what is kept here of a piece: master and parameter from FP32 values, which may change (NaNs become
  * the one NaN); the moments. */
 int hl_piece_write(const struct hl_piece *pc, float *values);

@@ -89,6 +89,10 @@ static int check_running(const struct haul_engine_opts *o)
     if ((unsigned)o->io_method > HAUL_IO_THREADS)
         return hl_fail(-EINVAL, "engine: io_method %d is none of auto, uring, threads",
                        o->io_method);
+    if (o->nvme_durable != 0 && o->nvme_durable != 1)
+        return hl_fail(-EINVAL, "engine: nvme_durable %d is neither 0 nor 1", o->nvme_durable);
+    if (o->nvme_durable && !o->nnvme_dirs && !o->plan_only)
+        return hl_fail(-EINVAL, "engine: nvme_durable needs nvme_dirs, for the records to stay in");
     for (uint32_t i = 0; i < o->nnvme_dirs; i++)
         if (!o->nvme_dirs[i] || !*o->nvme_dirs[i])
             return hl_fail(-EINVAL, "engine: nvme_dirs[%u] names no directory", i);

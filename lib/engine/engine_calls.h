@@ -106,6 +106,17 @@ void hl_paging_close(struct haul_engine *e);
 uint32_t hl_record_extent(const struct haul_unit *u);
 uint32_t hl_param_extent(const struct haul_unit *u);
 
+/* ---- durable.c: a store that stays from run to run ---- */
+#define HL_DURABLE_PATH_BYTES 512
+/* This rank's folder below nvme directory i. */
+int hl_durable_folder(const struct haul_engine *e, uint32_t i, char *out, size_t len);
+/* What an earlier run has left there, which is this one's. */
+int hl_durable_held_bytes(const struct haul_engine *e, uint32_t i, uint64_t *out);
+/* o: what a scratch store would have. Opens it at the generation that holds. */
+int hl_durable_open(struct haul_engine *e, struct haul_store_opts *o);
+/* A unit's record in it: made, or there. */
+int hl_durable_extent(struct haul_engine *e, const struct haul_unit *u);
+
 /* ---- engine_threads.c ---- */
 int hl_engine_start(struct haul_engine *e);
 void hl_engine_stop(struct haul_engine *e);
@@ -193,6 +204,8 @@ int hl_engine_resume(struct haul_engine *e, uint64_t pos);
 /* ---- snapshot_behind.c ---- */
 /* Optim, before an update: wait until a snapshot has read what the update will change. */
 void hl_snapshot_pass(struct haul_unit *u);
+/* Trainer, all ranks: a save whose updates wait until the ranks have met goes on to its end. */
+void hl_snapshot_meet(struct haul_engine *e);
 /* Trainer: wait until a snapshot has read all. */
 int hl_snapshot_settle(struct haul_engine *e);
 /* A unit's update is IDLE. */

@@ -92,7 +92,8 @@ struct haul_unit {
     enum haul_offload offload;
     bool record_paged, param_paged; /* on nvme, moved through slots */
     struct hl_chunking ck;          /* record_paged */
-    uint64_t param_extent_bytes;    /* param_paged: the parameter shard in whole blocks */
+    uint64_t kept_at; /* of a durable store: where its record begins in the records space */
+    uint64_t param_extent_bytes; /* param_paged: the parameter shard in whole blocks */
 
     /* Where things rest; NULL where they do not. */
     char *rest_params[HL_NSPANS]; /* range rest, host or device by offload */
@@ -405,6 +406,8 @@ struct haul_engine {
     /* The nvme tier; NULL without paged pieces. */
     char **nvme_dirs; /* (opts.nnvme_dirs,) */
     struct haul_store *store;
+    bool durable;        /* records stay in it from run to run; what else is paged does not */
+    uint64_t kept_bytes; /* of those records together */
     uint64_t block_bytes, record_slot_bytes, param_slot_bytes, store_bytes;
     uint32_t nrecord_slots, nparam_slots;
     struct hl_record_slot *rslot; /* (nrecord_slots,) */
@@ -412,8 +415,9 @@ struct haul_engine {
     struct hl_param_slot *pslot;  /* (nparam_slots,) */
     struct hl_paged_chunk *paged; /* (npaged,) */
     uint32_t npaged;
-    uint32_t read_at;          /* next of paged to read; under lock */
-    bool paused;               /* no reads ahead: the trainer reaches into the state; under lock */
+    uint32_t read_at; /* next of paged to read; under lock */
+    bool paused;      /* no reads ahead: the trainer reaches into the state; under lock */
+    bool overwrites;  /* and sets all there is, whatever it was: what cannot be read need not be */
     int64_t param_demand;      /* unit whose old parameters optim needs; -1; under lock */
     _Atomic uint32_t nupdates; /* UPDATE jobs not finished */
     /* The newest waits in a ring, and all of them added up: optim writes, the trainer's thread reads when optim

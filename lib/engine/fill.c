@@ -73,6 +73,7 @@ int haul_engine_fill(struct haul_engine *e, haul_fill_fn fn, void *user)
         return rc;
     struct filling filling = {fn, user, 0, count_elems(e)};
     rc = hl_engine_quiesce(e);
+    e->overwrites = true;
     for (uint32_t i = 0; rc == 0 && i < e->nunits; i++) {
         struct haul_unit *u = e->units[i];
         for (uint32_t t = 0; rc == 0 && t < u->ntensors; t++)

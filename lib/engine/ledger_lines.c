@@ -202,7 +202,7 @@ static void size_paging(struct haul_engine *e)
 {
     uint64_t record = 0, params = 0;
 
-    e->store_bytes = 0;
+    e->store_bytes = e->kept_bytes = 0;
     for (uint32_t i = 0; i < e->nunits; i++) {
         const struct haul_unit *u = e->units[i];
         if (u->record_paged)
@@ -227,12 +227,15 @@ static void size_paging(struct haul_engine *e)
                 u->ck.master_bytes[s] = hl_record_master_bytes(u, s);
             }
             hl_chunking_make(&u->ck, e->block_bytes);
+            u->kept_at = e->kept_bytes;
+            e->kept_bytes += u->ck.extent_bytes;
             e->store_bytes += u->ck.extent_bytes;
         }
         u->param_extent_bytes =
             u->param_paged ? round_up(hl_param_rest_bytes(u), e->block_bytes) : 0;
         e->store_bytes += u->param_extent_bytes;
     }
+    e->durable = e->opts.nvme_durable && e->kept_bytes;
     hl_stash_size(e);
     e->store_bytes += hl_stash_nvme_bytes(e);
 }
@@ -280,6 +283,8 @@ static void ledger_paging(struct haul_engine *e, const struct hl_state_bytes *ra
     ledger_add(&e->ledger, HAUL_TIER_NVME, "stash", hl_stash_nvme_bytes(e));
     ledger_add(&e->ledger, HAUL_TIER_NVME, "padding",
                e->store_bytes - raw->params - raw->records - hl_stash_nvme_bytes(e));
+    if (e->durable) /* a write never replaces what a generation needs */
+        ledger_add(&e->ledger, HAUL_TIER_NVME, "generations", e->store_bytes);
     ledger_buffer(e, HAUL_TIER_HOST, "stash", times(e->stash.nslots, e->stash.slot_bytes));
 }
 

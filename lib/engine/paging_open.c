@@ -1,5 +1,6 @@
 /* paging_open.c: the nvme tier of an engine: its store, its slots, and the order in which chunks move. */
 #include "engine_state.h"
+#include "store_kept.h"
 #include "sys.h"
 
 /* Extents by unit: records at even numbers, parameter shards at odd ones. */
@@ -35,7 +36,13 @@ static int open_store(struct haul_engine *e)
     o.method = e->opts.io_method;
     o.progress = e->opts.work ? tell_store : NULL;
     o.progress_user = e;
-    return haul_store_open(&o, &e->store);
+    return e->durable ? hl_durable_open(e, &o) : haul_store_open(&o, &e->store);
+}
+
+static int create_record(struct haul_engine *e, const struct haul_unit *u)
+{
+    return e->durable ? hl_durable_extent(e, u)
+                      : haul_extent_create(e->store, hl_record_extent(u), u->ck.extent_bytes);
 }
 
 static int create_extents(struct haul_engine *e)
@@ -45,12 +52,12 @@ static int create_extents(struct haul_engine *e)
     for (uint32_t i = 0; rc == 0 && i < e->nunits; i++) {
         const struct haul_unit *u = e->units[i];
         if (u->record_paged)
-            rc = haul_extent_create(e->store, hl_record_extent(u), u->ck.extent_bytes);
+            rc = create_record(e, u);
         if (rc == 0 && u->param_paged)
-            rc = haul_extent_create(e->store, hl_param_extent(u), u->param_extent_bytes);
+            rc = hl_extent_create_passing(e->store, hl_param_extent(u), u->param_extent_bytes);
     }
     if (rc == 0 && hl_stash_nvme_bytes(e))
-        rc = haul_extent_create(e->store, hl_stash_extent(e), hl_stash_nvme_bytes(e));
+        rc = hl_extent_create_passing(e->store, hl_stash_extent(e), hl_stash_nvme_bytes(e));
     return rc;
 }
 
@@ -120,6 +127,8 @@ int hl_paging_open(struct haul_engine *e)
     if ((rc = open_store(e)) < 0 || (rc = create_extents(e)) < 0 ||
         (rc = open_record_slots(e)) < 0 || (rc = open_param_slots(e)) < 0)
         return rc;
+    /* what an earlier run has left is read when somebody wants it: it may be damaged */
+    e->paused = e->durable && haul_store_generation(e->store, NULL, NULL) != 0;
     return list_chunks(e);
 }
 

@@ -101,6 +101,12 @@ static int read_nvme_budget(const struct haul_engine *e, uint64_t *out)
             return hl_fail(rc, "nvme directory %s: %s; create it, or name another",
                            e->opts.nvme_dirs[i], haul_strerror(rc));
         free_bytes += fs.free_bytes / (e->comm ? e->comm->nlocal : 1);
+        if (e->durable && !e->opts.plan_only) {
+            uint64_t held;
+            if ((rc = hl_durable_held_bytes(e, i, &held)) < 0)
+                return rc;
+            free_bytes += held;
+        }
     }
     *out = is_set(e->opts.nvme_mem_bytes) ? least(e->opts.nvme_mem_bytes, free_bytes) : free_bytes;
     if (takes_given(e, e->opts.nvme_mem_bytes))
@@ -248,12 +254,13 @@ static int place(struct haul_engine *e, struct sizes *s)
         (rc = read_device_budget(e, &b.bytes[HAUL_TIER_DEVICE])) < 0 ||
         (rc = take_least(e, &b.bytes[HAUL_TIER_DEVICE])) < 0 ||
         (rc = place_on_device(e, b.bytes[HAUL_TIER_DEVICE], s)) < 0 ||
-        (rc = read_host_budget(e, &b)) < 0 || (rc = take_least(e, &b.bytes[HAUL_TIER_HOST])) < 0 ||
-        (rc = read_nvme_budget(e, &b.bytes[HAUL_TIER_NVME])) < 0 ||
-        (rc = take_least(e, &b.bytes[HAUL_TIER_NVME])) < 0)
+        (rc = read_host_budget(e, &b)) < 0 || (rc = take_least(e, &b.bytes[HAUL_TIER_HOST])) < 0)
         return rc;
     if (has_nvme(e) && hl_ledger_bytes(&e->ledger, HAUL_TIER_HOST) > b.bytes[HAUL_TIER_HOST] &&
         (rc = place_on_nvme(e, b.bytes[HAUL_TIER_HOST], s)) < 0)
+        return rc;
+    if ((rc = read_nvme_budget(e, &b.bytes[HAUL_TIER_NVME])) < 0 ||
+        (rc = take_least(e, &b.bytes[HAUL_TIER_NVME])) < 0)
         return rc;
     if (hl_ledger_bytes(&e->ledger, HAUL_TIER_NVME) && !has_nvme(e))
         b.bytes[HAUL_TIER_NVME] =

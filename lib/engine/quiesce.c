@@ -4,6 +4,9 @@
  * Meanwhile the first record slot and the first parameter slot hold the pieces of paged state that are
  * being looked at.
  */
+#include <errno.h>
+#include <string.h>
+
 #include "engine_state.h"
 
 /* ---- paged pieces at hand ---- */
@@ -56,7 +59,12 @@ int hl_chunk_at_hand(struct haul_unit *u, uint32_t chunk, bool write)
             return rc;
         e->at_hand.unit = u;
         e->at_hand.chunk = chunk;
-        if ((rc = move_chunk(e, false)) < 0) {
+        rc = move_chunk(e, false);
+        if (e->overwrites && (rc == HAUL_E_CHECKSUM || rc == -EIO)) {
+            memset(e->rslot[0].mem, 0, hl_chunk_bytes(&u->ck, chunk, e->block_bytes));
+            rc = 0;
+        }
+        if (rc < 0) {
             e->at_hand.unit = NULL;
             return rc;
         }
@@ -156,6 +164,7 @@ int hl_engine_resume(struct haul_engine *e, uint64_t pos)
         rc = rc < 0 ? rc : rc_met;
     }
     hl_spin_lock(&e->lock);
+    e->overwrites = false;
     e->pos = pos;
     e->paused = false;
     hl_spin_unlock(&e->lock);

@@ -85,6 +85,7 @@ int hl_ranks_agree(struct haul_engine *e)
         {"opts.loss_scale_window", o->loss_scale_window, false},
         {"whether opts.device_mem_bytes is a size", is_size(o->device_mem_bytes), false},
         {"whether opts.nvme_dirs are given", o->nnvme_dirs != 0, false},
+        {"opts.nvme_durable", (uint64_t)o->nvme_durable, false},
     };
     enum { N = sizeof term / sizeof term[0] };
     uint64_t word[2 * N];

@@ -112,6 +112,34 @@ int hl_snapshot_read(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint
     return rc;
 }
 
+int hl_snapshot_read_rest(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
+                          uint64_t n, float *p)
+{
+    int rc = 0;
+
+    for (uint64_t done = 0; rc == 0 && done < n;) {
+        struct hl_piece pc = hl_piece_of(e->units[unit], tensor, first + done, n - done);
+        rc = hl_piece_read_rest(&pc, false, p + done);
+        done += pc.n;
+    }
+    return rc;
+}
+
+int hl_snapshot_write_rest(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
+                           uint64_t n, const float *p)
+{
+    struct hl_scratch s = hl_scratch_of(e);
+    int rc = 0;
+
+    for (uint64_t done = 0; rc == 0 && done < n;) {
+        struct hl_piece pc = hl_piece_of(e->units[unit], tensor, first + done, n - done);
+        memcpy(s.value, p + done, pc.n * sizeof *p);
+        rc = hl_piece_write_rest(&pc, s.value);
+        done += pc.n;
+    }
+    return rc;
+}
+
 bool hl_snapshot_wants(const struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
                        uint64_t n)
 {
@@ -132,6 +160,7 @@ int hl_snapshot_write(struct haul_engine *e, uint32_t unit, uint32_t tensor, uin
     struct hl_scratch s = hl_scratch_of(e);
     int rc = 0;
 
+    e->overwrites = true;
     for (uint64_t done = 0; rc == 0 && done < n;) {
         struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
         memcpy(s.value, p + done, pc.n * sizeof *p);

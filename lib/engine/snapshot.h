@@ -67,6 +67,62 @@ bool hl_snapshot_wants(const struct haul_engine *e, uint32_t unit, uint32_t tens
 int hl_snapshot_write(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
                       uint64_t n, const float *p, const float *m, const float *v);
 
+/* ---- records that stay in a durable store ----
+ *
+ * A save: all is on the drive; places; prepare, on all ranks; the manifest; retire, on all ranks (or take back).
+ * From prepare to retire nothing may write a record. */
+
+struct hl_store_place; /* store_kept.h */
+
+struct hl_snapshot_store {
+    uint64_t id, generation; /* the current one; 0: none yet */
+    uint32_t block_bytes, ndirs;
+    uint64_t nblocks; /* of all records together: the records space */
+};
+
+/* A file, and a word near its beginning, which say that a checkpoint is complete. */
+struct hl_snapshot_note {
+    char word[17];
+    char path[4096];
+};
+
+/* In which form a record holds a run of elements. */
+enum hl_kept_form {
+    HL_KEPT_NOT = 0,
+    HL_KEPT_WHOLE,   /* FP32 master, m, v */
+    HL_KEPT_SPLIT,   /* lower halves, m, v; the parameter is the upper half */
+    HL_KEPT_MOMENTS, /* m, v; the parameter is the master */
+};
+
+struct hl_snapshot_kept {
+    enum hl_kept_form form;
+    uint64_t p, m, v; /* bytes from the beginning of the records space */
+};
+
+/* False: this engine's records do not stay; the same on all ranks. */
+bool hl_snapshot_store(const struct haul_engine *e, struct hl_snapshot_store *out);
+const char *hl_snapshot_store_dir(const struct haul_engine *e, uint32_t i);
+bool hl_snapshot_is_kept(const struct haul_engine *e, uint32_t unit);
+/* How many of elements [first, first + n) of this rank's shard are kept alike, one after the other. */
+uint64_t hl_snapshot_kept(const struct haul_engine *e, uint32_t unit, uint32_t tensor,
+                          uint64_t first, uint64_t n, struct hl_snapshot_kept *out);
+/* (nblocks,) of the records space. */
+int hl_snapshot_places(struct haul_engine *e, struct hl_store_place *out);
+int hl_snapshot_prepare(struct haul_engine *e, const struct hl_snapshot_note *note);
+int hl_snapshot_retire(struct haul_engine *e);
+int hl_snapshot_take_back(struct haul_engine *e);
+/* 1, and the note of the current generation; 0: there is none. */
+int hl_snapshot_note(struct haul_engine *e, struct hl_snapshot_note *out);
+/* 1: the file is there and has the word; 0: not; an error: nobody can say. */
+int hl_snapshot_note_holds(const struct hl_snapshot_note *note);
+/* The records are those of that generation of that store, and nothing has changed since. */
+bool hl_snapshot_is_at(struct haul_engine *e, uint64_t id, uint64_t generation);
+/* As hl_snapshot_read() and _write(), of the parameter alone: as it rests, widened; the record is not touched. */
+int hl_snapshot_read_rest(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
+                          uint64_t n, float *p);
+int hl_snapshot_write_rest(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
+                           uint64_t n, const float *p);
+
 /* ---- behind training ---- */
 
 struct hl_snapshot_hooks {
@@ -74,6 +130,8 @@ struct hl_snapshot_hooks {
      * have. */
     bool (*written)(void *user);
     void (*all_written)(void *user);
+    /* On the trainer's thread, all ranks alike, before updates are queued or the state is reached. NULL: nothing */
+    void (*meet)(void *user);
     /* On the trainer's thread; the engine closes: when this returns, nothing reads it any more. */
     void (*abandon)(void *user);
     void *user;
@@ -93,6 +151,10 @@ void *hl_snapshot_user(const struct haul_engine *e);
 /* As hl_snapshot_read(). Waits for the unit's update, and for what is on its way to the drive. */
 int hl_snapshot_read_behind(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
                             uint64_t n, float *p, float *m, float *v);
+int hl_snapshot_read_rest_behind(struct haul_engine *e, uint32_t unit, uint32_t tensor,
+                                 uint64_t first, uint64_t n, float *p);
+/* Wait until all records that stay are on the drive. */
+int hl_snapshot_settled(struct haul_engine *e);
 /* The unit's next update may run. */
 void hl_snapshot_unit_read(struct haul_engine *e, uint32_t unit);
 
@@ -100,7 +162,8 @@ void hl_snapshot_unit_read(struct haul_engine *e, uint32_t unit);
  * units were read. */
 int hl_snapshot_intact(struct haul_engine *e);
 
-/* Have reads end with HAUL_E_STATE, and let all updates run. Any thread. */
+/* Have reads end with HAUL_E_STATE, and let all updates run, but for those of records that stay in a store: they wait
+ * for unit_read, or disarm. Any thread. */
 void hl_snapshot_stop(struct haul_engine *e);
 
 /* Trainer's thread, when the caller's thread has ended. */

@@ -39,8 +39,15 @@ void hl_snapshot_pass(struct haul_unit *u)
 
 /* ---- the trainer's thread ---- */
 
+void hl_snapshot_meet(struct haul_engine *e)
+{
+    if (e->snap.armed && e->snap.hooks.meet)
+        e->snap.hooks.meet(e->snap.hooks.user);
+}
+
 int hl_snapshot_settle(struct haul_engine *e)
 {
+    hl_snapshot_meet(e);
     for (uint32_t i = 0; e->snap.armed && i < e->nunits;) {
         uint32_t seen = hl_gate_look(&e->gate);
         int rc = hl_engine_check(e);
@@ -102,6 +109,8 @@ void *hl_snapshot_user(const struct haul_engine *e)
 void hl_snapshot_disarm(struct haul_engine *e)
 {
     hl_snapshot_stop(e);
+    for (uint32_t i = 0; i < e->nunits; i++)
+        hl_snapshot_unit_read(e, i);
     give_memory(e);
 }
 
@@ -127,7 +136,8 @@ void hl_snapshot_stop(struct haul_engine *e)
 {
     atomic_store(&e->snap.stop, 1);
     for (uint32_t i = 0; i < e->nunits; i++)
-        atomic_store(&e->units[i]->snap, HL_SNAP_NONE);
+        if (!hl_snapshot_is_kept(e, i)) /* a generation of it may be in the making */
+            atomic_store(&e->units[i]->snap, HL_SNAP_NONE);
     hl_gate_wake(&e->gate);
 }
 
@@ -237,6 +247,37 @@ int hl_snapshot_read_behind(struct haul_engine *e, uint32_t unit, uint32_t tenso
         if (rc == 0)
             rc = hl_piece_read_behind(&pc, p + done, m ? m + done : NULL, v ? v + done : NULL);
         done += pc.n;
+    }
+    return rc;
+}
+
+int hl_snapshot_read_rest_behind(struct haul_engine *e, uint32_t unit, uint32_t tensor,
+                                 uint64_t first, uint64_t n, float *p)
+{
+    struct haul_unit *u = e->units[unit];
+    int rc = wait_for_update(u);
+
+    for (uint64_t done = 0; rc == 0 && done < n;) {
+        struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
+        rc = check(e);
+        if (rc == 0)
+            rc = hl_piece_read_rest(&pc, true, p + done);
+        done += pc.n;
+    }
+    return rc;
+}
+
+int hl_snapshot_settled(struct haul_engine *e)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < e->nunits; i++) {
+        struct haul_unit *u = e->units[i];
+        if (!hl_snapshot_is_kept(e, i))
+            continue;
+        rc = wait_for_update(u);
+        for (uint32_t c = 0; rc == 0 && c < u->ck.nchunks; c++)
+            rc = wait_for_drive(u, c);
     }
     return rc;
 }

@@ -248,6 +248,7 @@ static void begin_next(struct haul_engine *e)
     e->wandered = false;
     e->nsteps++;
     hl_spin_lock(&e->lock);
+    e->paused = false;
     e->pos = 0;
     e->order.eval = 0;
     hl_spin_unlock(&e->lock);
@@ -296,6 +297,7 @@ int haul_engine_step(struct haul_engine *e, const struct haul_step *step,
     struct gradients g = {.stop = refused == 0 && step->stop != 0};
     if ((rc = agree(e, step, refused, &g)) < 0)
         return rc;
+    hl_snapshot_meet(e);
     double scale = (step->grad_scale == 0 ? 1 : step->grad_scale) / e->loss_scale;
     struct verdict v = decide(&g, step, scale);
     if (!v.skip)

@@ -29,6 +29,7 @@ struct loading {
     struct haul_checkpoint_info info;
     size_t skipped_bytes;             /* of info.skipped */
     uint64_t done_bytes, total_bytes; /* of the blocks of the one being read */
+    bool in_place; /* the records are in this rank's own store, where the checkpoint says */
 };
 
 void haul_checkpoint_load_opts_init(struct haul_checkpoint_load_opts *opts)
@@ -63,6 +64,8 @@ static int write_block(struct loading *l, uint64_t i)
     if ((rc = hl_ckpt_read(l->ck, i)) < 0)
         return rc;
     struct hl_ckpt_values values = hl_ckpt_values(l->ck, i);
+    if (l->in_place && hl_ckpt_is_kept(b->kind))
+        return hl_snapshot_write_rest(l->e, b->unit, t, first, b->n, values.p);
     return hl_snapshot_write(l->e, b->unit, t, first, b->n, values.p, values.m, values.v);
 }
 
@@ -98,12 +101,24 @@ static int set_counters(struct loading *l)
     return 0;
 }
 
+/* A store's name and generation are of one layout and one number of ranks: a record is then where it was. */
+static bool is_in_place(const struct loading *l)
+{
+    uint32_t nranks, rank = hl_snapshot_rank(l->e, &nranks);
+
+    if (l->ck->m.nranks != nranks || l->ck->stores[rank].head.nblocks == 0)
+        return false;
+    return hl_snapshot_is_at(l->e, l->ck->stores[rank].head.id,
+                             l->ck->stores[rank].head.generation);
+}
+
 static int write_state(struct loading *l)
 {
     int rc = hl_snapshot_begin(l->e);
 
     if (rc < 0)
         return rc;
+    l->in_place = is_in_place(l);
     l->touched = true;
     l->done_bytes = l->total_bytes = 0;
     for (uint64_t i = 0; i < l->ck->nblocks; i++)

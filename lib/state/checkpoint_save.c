@@ -4,6 +4,7 @@
 
 #include "ckpt_agree.h"
 #include "ckpt_behind.h"
+#include "ckpt_kept.h"
 #include "fail.h"
 #include "snapshot.h"
 
@@ -33,6 +34,8 @@ static int check_opts(const struct haul_checkpoint_save_opts *o)
 static int read_state(void *user, uint32_t unit, uint32_t tensor, uint64_t first, uint64_t n,
                       float *p, float *m, float *v)
 {
+    if (!m && hl_snapshot_is_kept(user, unit))
+        return hl_snapshot_read_rest(user, unit, tensor, first, n, p);
     return hl_snapshot_read(user, unit, tensor, first, n, p, m, v);
 }
 
@@ -43,7 +46,8 @@ static void so_far(void *user, uint64_t done_bytes, uint64_t total_bytes)
 
 static int write_shard(struct hl_ckpt_saving *s)
 {
-    const struct hl_ckpt_source source = {.fn = read_state, .user = s->e, .so_far = so_far};
+    const struct hl_ckpt_source source = {
+        .fn = read_state, .user = s->e, .so_far = so_far, .keeper = s->keeps ? &s->keeper : NULL};
     int rc = hl_snapshot_begin(s->e);
 
     return rc < 0 ? rc : hl_snapshot_end(s->e, hl_ckpt_saving_write(s, &source));
@@ -57,6 +61,9 @@ static int save_now(struct hl_ckpt_saving *s)
         rc = hl_ckpt_saving_share(s);
     if (rc == 0)
         rc = hl_ckpt_agree(s->e, "save", hl_ckpt_saving_commit(s));
+    rc = hl_ckpt_saving_settle(s, rc);
+    if (rc == 0 && s->keeps)
+        hl_ckpt_kept_after(s);
     hl_ckpt_saving_end(s);
     return rc;
 }

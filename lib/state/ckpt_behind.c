@@ -6,8 +6,14 @@
  * the others: collectives are the trainer's thread's. So the engine's next step says when all have (or the
  * trainer waits); then the ranks exchange what the manifest needs, and rank 0's thread goes on to commit.
  *
- *   WRITING  -> WRITTEN         by the thread: its file is on the drive, or failed
- *   WRITTEN  -> COMMIT, DROP    by the trainer, when all ranks' are; one rank: by the thread itself
+ *   WRITING   -> WRITTEN          by the thread: its file is on the drive, or failed
+ *   WRITTEN   -> COMMIT, DROP     by the trainer, when all ranks' are; one rank: by the thread itself
+ *   COMMIT    -> COMMITTED        by rank 0's thread, and in their turn by all others'
+ *   COMMITTED -> SETTLED          by the trainer
+ *
+ * Records that stay in stores (ckpt_kept.h) may not be written again before the manifest is there and the generation
+ * before is gone on all ranks. One rank's thread sees to that too. Of several, the trainer's next step waits for it
+ * before it queues updates, and all that reaches the state does; the last two stages are theirs alone.
  */
 #include "ckpt_behind.h"
 
@@ -17,12 +23,13 @@
 #include <string.h>
 
 #include "ckpt_agree.h"
+#include "ckpt_kept.h"
 #include "fail.h"
 #include "snapshot.h"
 #include "sys.h"
 #include "wait.h"
 
-enum stage { WRITING = 0, WRITTEN, COMMIT, DROP };
+enum stage { WRITING = 0, WRITTEN, COMMIT, COMMITTED, SETTLED, DROP };
 
 struct behind {
     struct hl_ckpt_saving s;
@@ -32,7 +39,8 @@ struct behind {
     uint32_t nread; /* units whose blocks have all been read */
     int rc;         /* the thread's; others look when it has ended, or at WRITTEN */
     char text[HL_ERROR_TEXT_BYTES];
-    bool agreed; /* trainer's: the ranks have met */
+    bool agreed;  /* trainer's: the ranks have met */
+    bool settled; /* likewise, and know that the checkpoint is complete */
     int rc_agreed;
     char text_agreed[HL_ERROR_TEXT_BYTES];
 };
@@ -57,10 +65,18 @@ static enum stage wait_past(struct behind *b, enum stage at)
     }
 }
 
+/* But for units whose records must not change yet. */
 static void let_go(struct behind *b, uint32_t upto)
 {
     for (; b->nread < upto; b->nread++)
-        hl_snapshot_unit_read(b->s.e, b->nread);
+        if (!hl_snapshot_is_kept(b->s.e, b->nread))
+            hl_snapshot_unit_read(b->s.e, b->nread);
+}
+
+static void let_go_kept(struct behind *b)
+{
+    for (uint32_t i = 0; i < b->s.m.model.nunits; i++)
+        hl_snapshot_unit_read(b->s.e, i);
 }
 
 /* Blocks come unit by unit: those before this one have been read. */
@@ -70,6 +86,8 @@ static int read_state(void *user, uint32_t unit, uint32_t tensor, uint64_t first
     struct behind *b = user;
 
     let_go(b, unit);
+    if (!m && hl_snapshot_is_kept(b->s.e, unit))
+        return hl_snapshot_read_rest_behind(b->s.e, unit, tensor, first, n, p);
     return hl_snapshot_read_behind(b->s.e, unit, tensor, first, n, p, m, v);
 }
 
@@ -77,8 +95,10 @@ static int read_state(void *user, uint32_t unit, uint32_t tensor, uint64_t first
 static int all_read(void *user)
 {
     struct behind *b = user;
-    int rc = hl_snapshot_intact(b->s.e);
+    int rc = b->s.keeps ? hl_snapshot_settled(b->s.e) : 0;
 
+    if (rc == 0)
+        rc = hl_snapshot_intact(b->s.e);
     if (rc == 0)
         let_go(b, b->s.m.model.nunits);
     return rc;
@@ -98,23 +118,46 @@ static void keep_error(struct behind *b, int rc)
         snprintf(b->text, sizeof b->text, "%s", haul_last_error());
 }
 
+/* One rank: all of it. */
+static void go_on_alone(struct behind *b)
+{
+    if (b->rc == 0)
+        keep_error(b, hl_ckpt_saving_commit(&b->s));
+    else
+        (void)hl_fail_text(b->rc, b->text);
+    keep_error(b, hl_ckpt_saving_settle(&b->s, b->rc));
+    let_go_kept(b);
+    if (b->rc == 0 && b->s.keeps)
+        hl_ckpt_kept_after(&b->s);
+    move_on(b, WRITTEN);
+}
+
+static void go_on_together(struct behind *b)
+{
+    move_on(b, WRITTEN);
+    if (wait_past(b, WRITTEN) != COMMIT)
+        return;
+    keep_error(b, hl_ckpt_saving_commit(&b->s));
+    if (!b->s.keeps)
+        return;
+    move_on(b, COMMITTED);
+    if (wait_past(b, COMMITTED) == SETTLED)
+        hl_ckpt_kept_after(&b->s);
+}
+
 static void *behind_main(void *user)
 {
     struct behind *b = user;
-    const struct hl_ckpt_source source = {read_state, b, all_read, so_far};
+    const struct hl_ckpt_source source = {read_state, b, all_read, so_far,
+                                          b->s.keeps ? &b->s.keeper : NULL};
 
     keep_error(b, hl_ckpt_saving_write(&b->s, &source));
-    if (b->rc < 0)
+    if (b->rc < 0 && !b->s.keeps)
         hl_snapshot_stop(b->s.e); /* no update waits for what will not come */
-    if (b->s.nranks == 1) {
-        if (b->rc == 0)
-            keep_error(b, hl_ckpt_saving_commit(&b->s));
-        move_on(b, WRITTEN);
-        return NULL;
-    }
-    move_on(b, WRITTEN);
-    if (wait_past(b, WRITTEN) == COMMIT)
-        keep_error(b, hl_ckpt_saving_commit(&b->s));
+    if (b->s.nranks == 1)
+        go_on_alone(b);
+    else
+        go_on_together(b);
     return NULL;
 }
 
@@ -124,7 +167,7 @@ static bool is_written(void *user)
 {
     struct behind *b = user;
 
-    return b->s.nranks > 1 && !b->agreed && atomic_load(&b->stage) == WRITTEN;
+    return b->s.nranks > 1 && !b->s.keeps && !b->agreed && atomic_load(&b->stage) == WRITTEN;
 }
 
 /* Collective; every rank's thread is at WRITTEN. */
@@ -145,9 +188,37 @@ static void meet(void *user)
     move_on(b, rc == 0 ? COMMIT : DROP);
 }
 
+/* Collective: to the end, of a save that keeps updates waiting. */
+static void settle(void *user)
+{
+    struct behind *b = user;
+    int rc;
+
+    if (b->s.nranks == 1 || !b->s.keeps || b->settled)
+        return;
+    b->settled = true;
+    (void)wait_past(b, WRITING);
+    meet(b);
+    rc = b->rc_agreed;
+    if (rc == 0 && wait_past(b, COMMIT) == COMMITTED) {
+        if (b->rc < 0)
+            (void)hl_fail_text(b->rc, b->text);
+        rc = hl_ckpt_agree(b->s.e, "save", b->rc);
+    } else {
+        (void)hl_fail_text(rc, b->text_agreed);
+    }
+    b->rc_agreed = rc = hl_ckpt_saving_settle(&b->s, rc);
+    if (rc < 0)
+        snprintf(b->text_agreed, sizeof b->text_agreed, "%s", haul_last_error());
+    let_go_kept(b);
+    move_on(b, rc == 0 ? SETTLED : DROP);
+}
+
 static void end(struct behind *b)
 {
     hl_sys_join(b->thread);
+    if (b->s.prepared) /* and no manifest says that it is complete */
+        (void)hl_snapshot_take_back(b->s.e);
     hl_snapshot_disarm(b->s.e);
     hl_ckpt_saving_end(&b->s);
     hl_sys_free(b);
@@ -169,7 +240,7 @@ static void abandon(void *user)
 static int start(struct behind *b)
 {
     const struct hl_snapshot_hooks hooks = {
-        .written = is_written, .all_written = meet, .abandon = abandon, .user = b};
+        .written = is_written, .all_written = meet, .meet = settle, .abandon = abandon, .user = b};
     int rc = hl_snapshot_arm(b->s.e, &hooks);
 
     if (rc < 0)
@@ -210,6 +281,7 @@ int hl_ckpt_behind_wait(struct haul_engine *e)
     if (!b)
         return 0;
     (void)wait_past(b, WRITING);
+    settle(b);
     if (b->s.nranks > 1 && !b->agreed)
         meet(b);
     if (b->s.nranks > 1 && b->rc_agreed < 0) {

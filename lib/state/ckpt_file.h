@@ -10,6 +10,7 @@
 #define HL_CKPT_FILE_H
 
 #include "ckpt_manifest.h"
+#include "ckpt_store.h"
 
 #define HL_CKPT_MAGIC "HAULCKP1"
 
@@ -35,6 +36,9 @@ struct hl_ckpt_source {
     int (*done)(void *user); /* the last block has been read; NULL: nobody asks */
     /* So many bytes of the file's blocks have been read; NULL: nobody asks. */
     void (*so_far)(void *user, uint64_t done_bytes, uint64_t total_bytes);
+    /* NULL: all state goes into the file. Of what is kept split or as moments, fn gives the parameter as it
+     * rests in p; m and v are NULL. */
+    const struct hl_ckpt_keeper *keeper;
 };
 
 /* Sizes of a rank's file, without writing it. */
@@ -65,12 +69,20 @@ struct hl_ckpt {
     char *buf;     /* HL_CKPT_BLOCK_BYTES and padding: the block last read */
     uint64_t held; /* which; UINT64_MAX: none */
     float *wide;   /* HL_CKPT_BLOCK_ELEMS: of a 16-bit block */
+    /* version 2 */
+    struct hl_ckpt_store *stores;   /* (nranks,) where the records are that a file refers to */
+    struct hl_ckpt_records records; /* of records_rank, when it is not -1 */
+    int64_t records_rank;
+    float *kept; /* (3, HL_CKPT_BLOCK_ELEMS): p, m, v of the block last read */
 };
 
 /* Manifest, and header and table of every file: checked, and together they hold every element once.
  * End it with hl_ckpt_close(). */
 int hl_ckpt_open(const char *dir, struct hl_ckpt **out);
 void hl_ckpt_close(struct hl_ckpt *ck);
+
+/* The records that rank's file refers to, to be read; they stay open until those of another rank are. */
+int hl_ckpt_records_of(struct hl_ckpt *ck, uint32_t rank, struct hl_ckpt_records **out);
 
 /* Read block i and check it. */
 int hl_ckpt_read(struct hl_ckpt *ck, uint64_t i);

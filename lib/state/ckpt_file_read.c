@@ -74,7 +74,7 @@ static int check_header(struct hl_ckpt *ck, uint32_t rank)
                        "%s/rank-%05u.bin: is the file of rank %u of %u; files were renamed or "
                        "swapped",
                        ck->dir, rank, h.rank, h.nranks);
-    if (h.version != HL_CKPT_VERSION || h.nblocks != f->nblocks || h.zero || h.zeros ||
+    if (h.version != ck->m.version || h.nblocks != f->nblocks || h.zero || h.zeros ||
         h.table_offset < sizeof h || h.table_offset > f->bytes - sizeof(uint64_t) ||
         (f->bytes - sizeof(uint64_t) - h.table_offset) / sizeof(struct hl_ckpt_block) !=
             f->nblocks ||
@@ -98,6 +98,22 @@ static int read_table(struct hl_ckpt *ck, uint32_t rank, struct hl_ckpt_block *b
     return 0;
 }
 
+static int kind_fits(const struct hl_ckpt *ck, const struct haul_tensor *t, uint32_t kind)
+{
+    if (!hl_ckpt_is_kept(kind))
+        return kind == hl_ckpt_kind_of(t);
+    if (ck->m.version < HL_CKPT_VERSION_KEPT || t->frozen)
+        return 0;
+    return kind == HL_CKPT_KEPT_WHOLE ||
+           (kind == HL_CKPT_KEPT_SPLIT ? t->dtype == HAUL_BF16 : t->dtype == HAUL_FP32);
+}
+
+static uint64_t padded_bytes(const struct hl_ckpt_block *b)
+{
+    return (hl_ckpt_bytes((enum hl_ckpt_kind)b->kind, b->n) + HL_CKPT_ALIGN - 1) / HL_CKPT_ALIGN *
+           HL_CKPT_ALIGN;
+}
+
 static int block_fits(const struct hl_ckpt *ck, const struct hl_ckpt_block *b, uint64_t at)
 {
     const struct hl_ckpt_unit *u;
@@ -110,18 +126,49 @@ static int block_fits(const struct hl_ckpt *ck, const struct hl_ckpt_block *b, u
         return 0;
     t = hl_ckpt_tensor_at(u, b->first);
     return b->first + b->n <= u->places[t].logical_elem + u->places[t].elems &&
-           b->kind == hl_ckpt_kind_of(&u->tensors[t]) && b->offset == at &&
-           b->bytes == (hl_ckpt_bytes((enum hl_ckpt_kind)b->kind, b->n) + HL_CKPT_ALIGN - 1) /
-                           HL_CKPT_ALIGN * HL_CKPT_ALIGN;
+           kind_fits(ck, &u->tensors[t], b->kind) && b->offset == at && b->bytes == padded_bytes(b);
+}
+
+/* Where the rank's store is: a file's last block, and only there. */
+static int take_store(struct hl_ckpt *ck, uint32_t rank, const struct hl_ckpt_block *b, uint64_t at)
+{
+    void *mem;
+    int rc;
+
+    if (ck->m.version < HL_CKPT_VERSION_KEPT || b->unit || b->first || b->offset != at ||
+        b->n > ck->m.files[rank].bytes || b->bytes != padded_bytes(b) ||
+        b->bytes > ck->m.files[rank].bytes - at)
+        return damaged(ck, rank, HAUL_E_FORMAT, "its table does not fit the model");
+    rc = hl_sys_alloc(b->bytes, &mem);
+    if (rc < 0)
+        return rc;
+    rc = hl_sys_pread_all(ck->fd, mem, b->bytes, (off_t)at);
+    if (rc == 0 && hl_checksum(mem, b->bytes) != b->sum)
+        rc = damaged(ck, rank, HAUL_E_CHECKSUM, "the checksum of its last block does not match");
+    if (rc < 0) {
+        hl_sys_free(mem);
+        return rc;
+    }
+    if (hl_ckpt_store_decode(mem, b->n, &ck->stores[rank]) < 0)
+        return damaged(ck, rank, HAUL_E_FORMAT, "what it says of a store is not possible");
+    return 0;
 }
 
 /* Blocks follow each other from the header to the table: no byte belongs to nothing. */
 static int take_table(struct hl_ckpt *ck, uint32_t rank, const struct hl_ckpt_block *blocks)
 {
     const struct hl_ckpt_file *f = &ck->m.files[rank];
-    uint64_t at = sizeof(struct hl_ckpt_header);
+    uint64_t at = sizeof(struct hl_ckpt_header), kept = 0;
 
     for (uint64_t i = 0; i < f->nblocks; i++) {
+        if (i + 1 == f->nblocks && blocks[i].kind == HL_CKPT_STORE) {
+            int rc = take_store(ck, rank, &blocks[i], at);
+            if (rc < 0)
+                return rc;
+            at += blocks[i].bytes;
+            break;
+        }
+        kept += (uint64_t)hl_ckpt_is_kept(blocks[i].kind);
         if (!block_fits(ck, &blocks[i], at))
             return damaged(ck, rank, HAUL_E_FORMAT, "its table does not fit the model");
         at += blocks[i].bytes;
@@ -129,6 +176,8 @@ static int take_table(struct hl_ckpt *ck, uint32_t rank, const struct hl_ckpt_bl
     }
     if (at != f->bytes - sizeof(uint64_t) - f->nblocks * sizeof *blocks)
         return damaged(ck, rank, HAUL_E_FORMAT, "its blocks do not end where its table begins");
+    if (kept && ck->stores[rank].head.nblocks == 0)
+        return damaged(ck, rank, HAUL_E_FORMAT, "its records are in a store that it does not name");
     return 0;
 }
 
@@ -212,6 +261,8 @@ static int read_files(struct hl_ckpt *ck)
     if (rc == 0)
         rc = hl_sys_alloc_array((uint64_t)ck->m.model.nunits + 1, sizeof *ck->unit_at,
                                 (void **)&ck->unit_at);
+    if (rc == 0)
+        rc = hl_sys_alloc_array(ck->m.nranks, sizeof *ck->stores, (void **)&ck->stores);
     for (uint32_t r = 0; rc == 0 && r < ck->m.nranks; r++)
         rc = read_file(ck, r);
     if (rc < 0)
@@ -246,6 +297,7 @@ int hl_ckpt_open(const char *dir, struct hl_ckpt **out)
         return rc;
     ck->dirfd = ck->fd = -1;
     ck->held = UINT64_MAX;
+    ck->records_rank = -1;
     rc = open_parts(ck, dir);
     if (rc < 0)
         hl_ckpt_close(ck);
@@ -260,6 +312,12 @@ void hl_ckpt_close(struct hl_ckpt *ck)
         return;
     hl_sys_close(ck->fd);
     hl_sys_close(ck->dirfd);
+    if (ck->records_rank >= 0)
+        hl_ckpt_records_close(&ck->records);
+    for (uint32_t r = 0; ck->stores && r < ck->m.nranks; r++)
+        hl_ckpt_store_free(&ck->stores[r]);
+    hl_sys_free(ck->stores);
+    hl_sys_free(ck->kept);
     hl_sys_free(ck->wide);
     hl_sys_free(ck->buf);
     hl_sys_free(ck->unit_at);
@@ -270,6 +328,50 @@ void hl_ckpt_close(struct hl_ckpt *ck)
 }
 
 /* ---- values ---- */
+
+int hl_ckpt_records_of(struct hl_ckpt *ck, uint32_t rank, struct hl_ckpt_records **out)
+{
+    int rc = 0;
+
+    if (ck->records_rank != rank) {
+        if (ck->records_rank >= 0)
+            hl_ckpt_records_close(&ck->records);
+        ck->records_rank = -1;
+        rc = hl_ckpt_records_open(ck->dir, ck->dirfd, &ck->stores[rank], rank, &ck->records);
+    }
+    if (rc < 0)
+        return rc;
+    ck->records_rank = rank;
+    *out = &ck->records;
+    return 0;
+}
+
+/* p, m and v of a block whose record is elsewhere. */
+static int gather_kept(struct hl_ckpt *ck, const struct hl_ckpt_at *at)
+{
+    const struct hl_ckpt_block *b = &at->block;
+    const void *rest = ck->buf + sizeof(struct hl_ckpt_kept);
+    struct hl_ckpt_records *r;
+    struct hl_ckpt_kept where;
+    int rc = hl_ckpt_records_of(ck, at->rank, &r);
+
+    if (rc == 0 && !ck->kept)
+        rc = hl_sys_alloc_array(HL_CKPT_BLOCK_ELEMS, 3 * sizeof *ck->kept, (void **)&ck->kept);
+    if (rc < 0)
+        return rc;
+    float *p = ck->kept, *m = p + b->n, *v = m + b->n;
+    memcpy(&where, ck->buf, sizeof where);
+    if ((rc = hl_ckpt_records_read(r, HL_CKPT_M, where.m, b->n * 4, m)) < 0 ||
+        (rc = hl_ckpt_records_read(r, HL_CKPT_V, where.v, b->n * 4, v)) < 0)
+        return rc;
+    if (b->kind == HL_CKPT_KEPT_MOMENTS)
+        memcpy(p, rest, b->n * 4);
+    else if (b->kind == HL_CKPT_KEPT_WHOLE)
+        rc = hl_ckpt_records_read(r, HL_CKPT_P, where.p, b->n * 4, p);
+    else if ((rc = hl_ckpt_records_read(r, HL_CKPT_P, where.p, b->n * 2, ck->wide)) == 0)
+        hl_arith_join(p, rest, (const uint16_t *)(void *)ck->wide, b->n, 1);
+    return rc;
+}
 
 int hl_ckpt_read(struct hl_ckpt *ck, uint64_t i)
 {
@@ -291,8 +393,10 @@ int hl_ckpt_read(struct hl_ckpt *ck, uint64_t i)
                        "%016" PRIx64 " expected, %016" PRIx64 " found",
                        ck->dir, at->rank, at->block.offset, at->block.bytes, at->block.sum, found);
     (void)hl_sys_drop_cache(ck->fd, (off_t)at->block.offset, (off_t)at->block.bytes);
-    ck->held = i;
-    return 0;
+    rc = hl_ckpt_is_kept(at->block.kind) ? gather_kept(ck, at) : 0;
+    if (rc == 0)
+        ck->held = i;
+    return rc;
 }
 
 struct hl_ckpt_values hl_ckpt_values(struct hl_ckpt *ck, uint64_t i)
@@ -301,6 +405,8 @@ struct hl_ckpt_values hl_ckpt_values(struct hl_ckpt *ck, uint64_t i)
     const struct hl_ckpt_unit *u = &ck->m.model.units[b->unit];
     const float *p = (const float *)ck->buf;
 
+    if (hl_ckpt_is_kept(b->kind))
+        return (struct hl_ckpt_values){ck->kept, ck->kept + b->n, ck->kept + 2 * b->n};
     if (b->kind == HL_CKPT_TRAINED)
         return (struct hl_ckpt_values){p, p + b->n, p + 2 * b->n};
     if (b->kind == HL_CKPT_FROZEN32)

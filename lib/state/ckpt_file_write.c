@@ -28,7 +28,7 @@ int hl_ckpt_file_size(const struct hl_ckpt_model *model, uint32_t nranks, uint32
 {
     struct hl_ckpt_block *blocks;
     uint64_t n;
-    int rc = hl_ckpt_cut(model, nranks, rank, sizeof(struct hl_ckpt_header), &blocks, &n);
+    int rc = hl_ckpt_cut(model, NULL, nranks, rank, sizeof(struct hl_ckpt_header), &blocks, &n);
 
     if (rc < 0)
         return rc;
@@ -50,7 +50,7 @@ static int allocate(int fd, uint64_t bytes)
 static int write_header(int fd, const struct hl_ckpt_manifest *m, uint32_t rank, uint64_t nblocks,
                         uint64_t table)
 {
-    struct hl_ckpt_header h = {.version = HL_CKPT_VERSION,
+    struct hl_ckpt_header h = {.version = m->version,
                                .id = m->id,
                                .rank = rank,
                                .nranks = m->nranks,
@@ -69,6 +69,30 @@ struct fill {
     uint64_t done_bytes, total_bytes; /* of the blocks */
 };
 
+/* Where it is, and what of it is only here. */
+static int fill_kept(const struct fill *f, const struct hl_ckpt_block *b, uint32_t t,
+                     uint64_t first, char *buf)
+{
+    const struct hl_ckpt_keeper *keeper = f->source->keeper;
+    const struct hl_ckpt_unit *u = &f->model->units[b->unit];
+    struct hl_ckpt_kept where = {0};
+    enum hl_ckpt_kind kind;
+    char *rest = buf + sizeof where;
+    int rc = 0;
+
+    (void)keeper->part(keeper->user, b->unit, t, first, b->n, &kind, &where);
+    memcpy(buf, &where, sizeof where);
+    if (b->kind == HL_CKPT_KEPT_MOMENTS)
+        rc = f->source->fn(f->source->user, b->unit, t, first, b->n, (float *)rest, NULL, NULL);
+    if (b->kind != HL_CKPT_KEPT_SPLIT)
+        return rc;
+    float *p = (float *)(buf + HL_CKPT_BLOCK_ELEMS * 4); /* narrowed to where they belong */
+    rc = f->source->fn(f->source->user, b->unit, t, first, b->n, p, NULL, NULL);
+    if (rc == 0)
+        hl_arith_convert(rest, u->tensors[t].dtype, p, HAUL_FP32, b->n, 1);
+    return rc;
+}
+
 static int fill_block(const struct fill *f, const struct hl_ckpt_block *b, char *buf)
 {
     const struct hl_ckpt_unit *u = &f->model->units[b->unit];
@@ -78,6 +102,11 @@ static int fill_block(const struct fill *f, const struct hl_ckpt_block *b, char 
     float *p = (float *)buf, *m = NULL, *v = NULL;
     int rc;
 
+    if (hl_ckpt_is_kept(b->kind)) {
+        rc = fill_kept(f, b, t, first, buf);
+        memset(buf + bytes, 0, b->bytes - bytes);
+        return rc;
+    }
     if (b->kind == HL_CKPT_FROZEN16)
         p = (float *)(buf + HL_CKPT_BLOCK_ELEMS * 4); /* narrowed to where the block begins */
     if (b->kind == HL_CKPT_TRAINED) {
@@ -111,6 +140,23 @@ static int all_filled(void *user)
     return f->source->done ? f->source->done(f->source->user) : 0;
 }
 
+/* When all else has been read, and the store has all of it. */
+static int write_store(int fd, const struct hl_ckpt_keeper *keeper, struct hl_ckpt_block *b)
+{
+    void *mem;
+    int rc = hl_sys_alloc(b->bytes, &mem);
+
+    if (rc < 0)
+        return rc;
+    rc = keeper->store(keeper->user, mem);
+    if (rc == 0) {
+        b->sum = hl_checksum(mem, b->bytes);
+        rc = hl_sys_pwrite_all(fd, mem, b->bytes, (off_t)b->offset);
+    }
+    hl_sys_free(mem);
+    return rc;
+}
+
 static int write_table(int fd, const struct hl_ckpt_block *blocks, uint64_t nblocks,
                        struct hl_ckpt_file *out)
 {
@@ -130,19 +176,22 @@ static int write_all(int fd, const struct hl_ckpt_manifest *m, uint32_t rank,
     struct fill fill = {.model = &m->model, .source = source};
     const struct hl_ckpt_filler filler = {fill_next, all_filled, &fill};
     struct hl_ckpt_block *blocks;
-    uint64_t n;
-    int rc = hl_ckpt_cut(&m->model, m->nranks, rank, sizeof(struct hl_ckpt_header), &blocks, &n);
+    uint64_t n, kept = source->keeper != NULL;
+    int rc = hl_ckpt_cut(&m->model, source->keeper, m->nranks, rank, sizeof(struct hl_ckpt_header),
+                         &blocks, &n);
 
     if (rc < 0)
         return rc;
     out->nblocks = n;
     out->bytes = file_bytes(blocks, n);
-    fill.total_bytes = table_offset(blocks, n) - sizeof(struct hl_ckpt_header);
+    fill.total_bytes = table_offset(blocks, n - kept) - sizeof(struct hl_ckpt_header);
     rc = allocate(fd, out->bytes);
     if (rc == 0)
         rc = write_header(fd, m, rank, n, table_offset(blocks, n));
     if (rc == 0)
-        rc = hl_ckpt_stream(fd, blocks, n, &filler);
+        rc = hl_ckpt_stream(fd, blocks, n - kept, &filler);
+    if (rc == 0 && kept)
+        rc = write_store(fd, source->keeper, &blocks[n - 1]);
     if (rc == 0)
         rc = write_table(fd, blocks, n, out);
     hl_sys_free(blocks);

@@ -103,7 +103,7 @@ static json_t *manifest_json(const struct hl_ckpt_manifest *m)
     for (uint32_t r = 0; r < m->nranks; r++)
         json_array_append_new(files, file_json(&m->files[r], r));
     return json_pack("{s:s, s:i, s:o, s:o, s:o, s:{s:f, s:i}, s:{s:o, s:o}, s:o, s:o}", "format",
-                     FORMAT, "version", HL_CKPT_VERSION, "id", hex(m->id), "serial",
+                     FORMAT, "version", (int)m->version, "id", hex(m->id), "serial",
                      count(m->serial), "step", count(m->step), "loss_scale", "scale", m->loss_scale,
                      "finite_steps", (int)m->nsteps_finite, "user", "bytes", count(m->user_bytes),
                      "xxh3", hex(m->user_sum), "files", files, "units", units);
@@ -328,7 +328,7 @@ static void read_scalars(struct reader *r, const json_t *root, struct hl_ckpt_ma
     m->user_sum = get_hex(r, user, "xxh3");
 }
 
-static int check_version(const char *what, const json_t *root)
+static int check_version(const char *what, const json_t *root, uint32_t *out)
 {
     struct reader r = {what, 0};
     const char *format = get_name(&r, root, "format");
@@ -338,15 +338,16 @@ static int check_version(const char *what, const json_t *root)
         return r.rc;
     if (strcmp(format, FORMAT) != 0)
         return hl_fail(HAUL_E_FORMAT, "%s: not the manifest of a checkpoint", what);
-    if (version != HL_CKPT_VERSION)
-        return hl_fail(HAUL_E_CONFIG, "%s: version %" PRIu64 "; this library reads %d", what,
-                       version, HL_CKPT_VERSION);
+    if (version < 1 || version > HL_CKPT_VERSION_KEPT)
+        return hl_fail(HAUL_E_CONFIG, "%s: version %" PRIu64 "; this library reads 1 to %d", what,
+                       version, HL_CKPT_VERSION_KEPT);
+    *out = (uint32_t)version;
     return 0;
 }
 
 static int decode(const char *what, const json_t *root, struct hl_ckpt_manifest *m)
 {
-    struct reader r = {what, check_version(what, root)};
+    struct reader r = {what, check_version(what, root, &m->version)};
     json_t *units;
 
     if (r.rc < 0)

@@ -6,7 +6,8 @@
 
 #define HL_CKPT_MANIFEST  "manifest.json"
 #define HL_CKPT_USER_FILE "user.bin"
-#define HL_CKPT_VERSION   1
+#define HL_CKPT_VERSION_KEPT                                                                       \
+    2 /* of a checkpoint that refers to records in stores; of all others 1 */
 
 #define HL_CKPT_MOST_RANKS 65536u
 
@@ -17,8 +18,9 @@ struct hl_ckpt_file {
 };
 
 struct hl_ckpt_manifest {
-    uint64_t id;     /* in every file of the checkpoint */
-    uint64_t serial; /* of the newest in its root when it was saved, plus 1 */
+    uint32_t version; /* when it is written: whether blocks may be kept */
+    uint64_t id;      /* in every file of the checkpoint */
+    uint64_t serial;  /* of the newest in its root when it was saved, plus 1 */
     uint64_t step;
     double loss_scale; /* 0: none */
     uint32_t nsteps_finite;

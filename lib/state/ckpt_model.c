@@ -201,12 +201,13 @@ enum hl_ckpt_kind hl_ckpt_kind_of(const struct haul_tensor *t)
 
 uint64_t hl_ckpt_bytes(enum hl_ckpt_kind kind, uint64_t n)
 {
-    static const uint64_t each[HL_CKPT_NKINDS] = {12, 2, 4};
+    static const uint64_t each[HL_CKPT_NKINDS] = {12, 2, 4, 0, 2, 4, 1};
 
-    return n * each[kind];
+    return n * each[kind] + (hl_ckpt_is_kept(kind) ? sizeof(struct hl_ckpt_kept) : 0);
 }
 
 struct cutter {
+    const struct hl_ckpt_keeper *keeper;
     struct hl_ckpt_block *blocks; /* NULL: only count */
     uint64_t nblocks, at;
 };
@@ -224,15 +225,20 @@ static void put_block(struct cutter *c, uint32_t unit, enum hl_ckpt_kind kind, u
 }
 
 /* What of a tensor lies in the shard of its span that begins at `begin`. */
-static void cut_tensor(struct cutter *c, uint32_t unit, enum hl_ckpt_kind kind,
-                       const struct hl_place *pl, uint64_t begin, uint64_t shard_elems)
+static void cut_tensor(struct cutter *c, const struct hl_ckpt_unit *u, uint32_t unit, uint32_t t,
+                       const struct hl_place *pl, const struct hl_span *span, uint32_t rank)
 {
+    uint64_t begin = rank * span->shard_elems, shard_end = begin + span->shard_elems;
     uint64_t first = pl->first_elem > begin ? pl->first_elem : begin;
-    uint64_t end = pl->first_elem + pl->elems;
+    uint64_t end = pl->first_elem + pl->elems, n;
+    enum hl_ckpt_kind kind = hl_ckpt_kind_of(&u->tensors[t]);
+    struct hl_ckpt_kept where;
 
-    end = end < begin + shard_elems ? end : begin + shard_elems;
-    for (; first < end; first += HL_CKPT_BLOCK_ELEMS) {
-        uint64_t n = end - first < HL_CKPT_BLOCK_ELEMS ? end - first : HL_CKPT_BLOCK_ELEMS;
+    end = end < shard_end ? end : shard_end;
+    for (; first < end; first += n) {
+        n = end - first < HL_CKPT_BLOCK_ELEMS ? end - first : HL_CKPT_BLOCK_ELEMS;
+        if (c->keeper)
+            n = c->keeper->part(c->keeper->user, unit, t, first - pl->first_elem, n, &kind, &where);
         put_block(c, unit, kind, pl->logical_elem + first - pl->first_elem, n);
     }
 }
@@ -251,8 +257,7 @@ static int cut_unit(struct cutter *c, const struct hl_ckpt_unit *u, uint32_t uni
     for (unsigned s = 0; rc == 0 && s < HL_NSPANS; s++)
         for (uint32_t t = 0; t < u->ntensors; t++)
             if (places[t].span == s)
-                cut_tensor(c, unit, hl_ckpt_kind_of(&u->tensors[t]), &places[t],
-                           rank * layout.span[s].shard_elems, layout.span[s].shard_elems);
+                cut_tensor(c, u, unit, t, &places[t], &layout.span[s], rank);
     hl_sys_free(places);
     return rc;
 }
@@ -263,13 +268,16 @@ static int cut(struct cutter *c, const struct hl_ckpt_model *model, uint32_t nra
 
     for (uint32_t i = 0; rc == 0 && i < model->nunits; i++)
         rc = cut_unit(c, &model->units[i], i, nranks, rank);
+    if (rc == 0 && c->keeper)
+        put_block(c, 0, HL_CKPT_STORE, 0, c->keeper->store_bytes);
     return rc;
 }
 
-int hl_ckpt_cut(const struct hl_ckpt_model *model, uint32_t nranks, uint32_t rank, uint64_t at,
-                struct hl_ckpt_block **out, uint64_t *nblocks)
+int hl_ckpt_cut(const struct hl_ckpt_model *model, const struct hl_ckpt_keeper *keeper,
+                uint32_t nranks, uint32_t rank, uint64_t at, struct hl_ckpt_block **out,
+                uint64_t *nblocks)
 {
-    struct cutter c = {.at = at};
+    struct cutter c = {.keeper = keeper, .at = at};
     void *mem;
     int rc = cut(&c, model, nranks, rank);
 
@@ -277,7 +285,7 @@ int hl_ckpt_cut(const struct hl_ckpt_model *model, uint32_t nranks, uint32_t ran
         rc = hl_sys_alloc_array(c.nblocks, sizeof *c.blocks, &mem);
     if (rc < 0)
         return rc;
-    c = (struct cutter){.at = at, .blocks = mem};
+    c = (struct cutter){.keeper = keeper, .at = at, .blocks = mem};
     rc = cut(&c, model, nranks, rank);
     if (rc < 0) {
         hl_sys_free(mem);

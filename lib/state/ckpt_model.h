@@ -43,8 +43,24 @@ enum hl_ckpt_kind {
     HL_CKPT_TRAINED = 0, /* float p[n], m[n], v[n] */
     HL_CKPT_FROZEN16,    /* 16-bit values as they are */
     HL_CKPT_FROZEN32,    /* float p[n] */
+    /* trained, the record in the rank's store: struct hl_ckpt_kept, then what the store does not have */
+    HL_CKPT_KEPT_WHOLE,
+    HL_CKPT_KEPT_SPLIT,   /* upper halves, 16 bits each */
+    HL_CKPT_KEPT_MOMENTS, /* float p[n] */
+    HL_CKPT_STORE, /* the last of a file: where the rank's store is, and its blocks (ckpt_store.h) */
     HL_CKPT_NKINDS
 };
+
+/* Where a run of elements is, in bytes of the rank's records space. */
+struct hl_ckpt_kept {
+    uint64_t p, m, v; /* p 0: not there */
+    uint64_t zero;
+};
+
+static inline int hl_ckpt_is_kept(uint32_t kind)
+{
+    return kind >= HL_CKPT_KEPT_WHOLE && kind <= HL_CKPT_KEPT_MOMENTS;
+}
 
 /* On disk as it is here, little-endian. */
 struct hl_ckpt_block {
@@ -63,10 +79,21 @@ enum hl_ckpt_kind hl_ckpt_kind_of(const struct haul_tensor *t);
 /* Bytes of n elements, without padding. */
 uint64_t hl_ckpt_bytes(enum hl_ckpt_kind kind, uint64_t n);
 
-/* The blocks of a rank among nranks, in the order of its file, from offset `at` on; sums are 0. End *out
- * with hl_sys_free(). */
-int hl_ckpt_cut(const struct hl_ckpt_model *model, uint32_t nranks, uint32_t rank, uint64_t at,
-                struct hl_ckpt_block **out, uint64_t *nblocks);
+/* Whose records stay in a store. part: how many of the n elements are kept alike, one after the other, how, and
+ * where. */
+struct hl_ckpt_keeper {
+    uint64_t (*part)(void *user, uint32_t unit, uint32_t tensor, uint64_t first, uint64_t n,
+                     enum hl_ckpt_kind *kind, struct hl_ckpt_kept *where);
+    uint64_t store_bytes; /* of what store() writes */
+    int (*store)(void *user, void *out);
+    void *user;
+};
+
+/* The blocks of a rank among nranks, in the order of its file, from offset `at` on; sums are 0. keeper NULL: none
+ * is kept. End *out with hl_sys_free(). */
+int hl_ckpt_cut(const struct hl_ckpt_model *model, const struct hl_ckpt_keeper *keeper,
+                uint32_t nranks, uint32_t rank, uint64_t at, struct hl_ckpt_block **out,
+                uint64_t *nblocks);
 
 const char *hl_ckpt_dtype_name(enum haul_dtype dtype);
 

@@ -161,6 +161,7 @@ int hl_ckpt_new_write(const char *root, struct hl_ckpt_manifest *m,
     if (rc < 0)
         return rc;
     m->id = n->id;
+    m->version = 1;
     for (uint32_t r = 0; rc == 0 && r < m->nranks; r++)
         rc = hl_ckpt_file_write(n->dirfd, m, r, source, &m->files[r]);
     if (rc == 0)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ckpt_agree.h"
+#include "ckpt_kept.h"
 #include "fail.h"
 #include "snapshot.h"
 #include "sys.h"
@@ -39,6 +40,7 @@ static int describe(struct hl_ckpt_saving *s)
     s->m.loss_scale = counters.loss_scale;
     s->m.nsteps_finite = counters.nsteps_finite;
     s->m.nranks = s->nranks;
+    s->m.version = s->keeps ? HL_CKPT_VERSION_KEPT : 1;
     return hl_sys_alloc_array(s->nranks, sizeof *s->m.files, (void **)&s->m.files);
 }
 
@@ -83,7 +85,12 @@ static int begin(struct hl_ckpt_saving *s, const char *root,
         rc = hl_ckpt_new_open(s->root, s->m.step, &s->rest, &s->place);
     if ((rc = hl_ckpt_agree(s->e, "save", rc)) < 0 || (rc = share_place(s)) < 0)
         return rc;
-    return hl_ckpt_agree(s->e, "save", open_dir(s));
+    rc = open_dir(s);
+    if (rc == 0 && s->keeps)
+        rc = hl_sys_real_path(s->root, s->real_root, sizeof s->real_root);
+    if (rc == 0 && s->keeps)
+        rc = hl_ckpt_kept_before(s);
+    return hl_ckpt_agree(s->e, "save", rc);
 }
 
 int hl_ckpt_saving_begin(struct haul_engine *e, const char *root,
@@ -93,6 +100,9 @@ int hl_ckpt_saving_begin(struct haul_engine *e, const char *root,
     int rc;
 
     s.rank = hl_snapshot_rank(e, &s.nranks);
+    s.keeps = hl_snapshot_store(e, &(struct hl_snapshot_store){0});
+    if (s.keeps)
+        hl_ckpt_keeper_of(e, &s.keeper);
     rc = begin(&s, root, opts);
     if (rc < 0)
         hl_ckpt_saving_end(&s);
@@ -105,7 +115,13 @@ int hl_ckpt_saving_write(struct hl_ckpt_saving *s, const struct hl_ckpt_source *
 {
     int rc = hl_ckpt_file_write(s->dirfd, &s->m, s->rank, source, &s->m.files[s->rank]);
 
-    return rc < 0 ? rc : hl_sys_fsync(s->dirfd);
+    if (rc == 0)
+        rc = hl_sys_fsync(s->dirfd);
+    if (rc == 0 && s->keeps) {
+        rc = hl_ckpt_kept_prepare(s);
+        s->prepared = rc == 0;
+    }
+    return rc;
 }
 
 int hl_ckpt_saving_share(struct hl_ckpt_saving *s)
@@ -117,7 +133,39 @@ int hl_ckpt_saving_share(struct hl_ckpt_saving *s)
 
 int hl_ckpt_saving_commit(struct hl_ckpt_saving *s)
 {
-    return s->rank == 0 ? hl_ckpt_new_commit(s->place, &s->m, &s->rest) : 0;
+    int rc = s->rank == 0 ? hl_ckpt_new_commit(s->place, &s->m, &s->rest) : 0;
+
+    if (rc == 0 || !s->keeps || !s->place->complete)
+        return rc;
+    /* the stores must keep what it refers to: it counts as what it is */
+    hl_log(HAUL_LOG_WARN, "checkpoint: %s/%s is complete, but: %s", s->root, s->name,
+           haul_last_error());
+    return 0;
+}
+
+/* First it is gone as a checkpoint, so that no store has to have it, on any rank; then from the stores. */
+static void give_up(struct hl_ckpt_saving *s, int rc)
+{
+    char text[HL_ERROR_TEXT_BYTES];
+
+    snprintf(text, sizeof text, "%s", haul_last_error());
+    hl_ckpt_new_close(s->place);
+    s->place = NULL;
+    if (hl_ckpt_agree(s->e, "save", 0) == 0 && s->prepared && hl_snapshot_take_back(s->e) < 0)
+        hl_log(HAUL_LOG_WARN, "checkpoint: what it had in the store stays: %s", haul_last_error());
+    (void)hl_fail_text(rc, text);
+}
+
+int hl_ckpt_saving_settle(struct hl_ckpt_saving *s, int rc)
+{
+    if (!s->keeps)
+        return rc;
+    if (rc < 0)
+        give_up(s, rc);
+    else
+        rc = hl_ckpt_agree(s->e, "save", hl_snapshot_retire(s->e));
+    s->prepared = false;
+    return rc;
 }
 
 void hl_ckpt_saving_end(struct hl_ckpt_saving *s)
