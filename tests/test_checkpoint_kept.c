@@ -400,6 +400,8 @@ static void kill_everywhere(unsigned nranks, uint32_t keep, long stride)
     char ckpt[300];
     long n = 1;
 
+    if (UNDER_THREAD_SANITIZER)
+        SKIP("it refuses threads after a fork");
     begin(nranks);
     save_at(nranks, 2, 0);
     for (bool through = false; !through; n += stride) {
