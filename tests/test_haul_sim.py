@@ -5,14 +5,11 @@ usage: test_haul_sim.py PATH_OF_HAUL
 """
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
-
-import terminal
 
 HAUL = sys.argv.pop()
 LANES = {"compute", "h2d", "d2h", "io-read", "io-write", "optim", "comm"}
@@ -152,24 +149,6 @@ class Profile(unittest.TestCase):
             done = haul("profile", "show", path)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn("mem_bytes_per_s", done.stderr)
-
-
-class Terminal(unittest.TestCase):
-    LONG = ("sim", "--model", "70b", "--ranks", 64, "--accum", 32, "--order", "batch", "--device-mem", "80GB", "--stage", 3,
-            "--sweep", ",".join(["tokens=1M", *("%dM" % i for i in range(2, 17)), "window=2", "3"]))
-
-    def test_a_long_sweep_says_how_long_it_will_take(self):
-        rc, out, said = terminal.run([HAUL, *map(str, self.LONG)])
-        self.assertEqual(rc, 0, said)
-        parts = [int(p) for p in re.findall(r"\rsweep: |(\d+)%, \d+ s left", said) if p]
-        self.assertGreater(len(parts), 1, said)
-        self.assertEqual(parts, sorted(parts))
-        self.assertTrue(said.endswith("\r\x1b[K"), "the line is taken away")
-        self.assertEqual(len(out.splitlines()), 33)
-
-    def test_what_is_no_terminal_hears_nothing(self):
-        done = haul(*self.LONG)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
 if __name__ == "__main__":

@@ -65,8 +65,19 @@ def benches_have_lines(t):
         assert said.endswith("\r\x1b[K"), (words, said)
 
 
+SWEEP = [HAUL, "sim", "--model", "7b", "--ranks", 8, "--device-mem", "80GB", "--stage", 3, "--sweep", "tokens=1M,2M,4M,8M,window=2,3"]
+
+
+def a_sweep_says_how_long_it_will_take(_):
+    code, out, said = terminal.run(list(map(str, SWEEP)), env={**os.environ, "LD_PRELOAD": LATE_CLOCK})
+    parts = [int(p) for p in re.findall(r"\r\x1b\[Ksweep: (\d+)%, \d+ s left", said)]
+    assert code == 0 and len(parts) > 3 and parts == sorted(parts), said
+    assert said.endswith("\r\x1b[K"), ("the line is left standing", said)
+    assert len(out.splitlines()) == 1 + 8, out
+
+
 def what_is_no_terminal_hears_nothing(t):
-    for words in ([HAUL, "ckpt", "verify", t.saves],
+    for words in ([HAUL, "ckpt", "verify", t.saves], SWEEP,
                   t.train("--steps", 1, "--nvme", t.nvme, "--resume", t.saves, "--save", t.saves)):
         done = subprocess.run(list(map(str, words)), env={**os.environ, "LD_PRELOAD": LATE_CLOCK}, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
@@ -91,7 +102,8 @@ class Scratch:
 def main():
     with tempfile.TemporaryDirectory(dir=os.getcwd(), prefix="haul-lines-") as folder:
         tap.main((making_a_store_filling_and_saving_have_lines, loading_has_a_line, writing_weights_has_a_line,
-                  checkpoint_commands_have_lines, benches_have_lines, what_is_no_terminal_hears_nothing, quiet_is_quiet),
+                  checkpoint_commands_have_lines, benches_have_lines,
+                  a_sweep_says_how_long_it_will_take, what_is_no_terminal_hears_nothing, quiet_is_quiet),
                  Scratch(folder))
 
 
