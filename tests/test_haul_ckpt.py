@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """test_haul_ckpt.py HAUL TRAIN_GPT SOURCE_ROOT: haul ckpt, and the reader in docs/checkpoint-format.md."""
+import filecmp
 import json
 import os
 import re
@@ -119,6 +120,10 @@ def kept_records_are_read_like_others(saves, folder):
     assert run("diff", saves, train_kept(folder, "split", "--offload", "optimizer", "--master", "split", "--host-mem",
                                          "1420KB")[0]).stdout == "equal bits\n"
     assert "every byte" in run("verify", kept).stdout
+    weights = [os.path.join(folder, name) for name in ("kept.safetensors", "held.safetensors")]
+    for ckpt, path in zip((kept, saves), weights):
+        run("export", ckpt, "--to", path, "--optimizer")
+    assert filecmp.cmp(*weights, shallow=False)
     for name in sorted(os.listdir(kept)):
         path = os.path.join(kept, name)
         for at in range(0, os.path.getsize(path), max(os.path.getsize(path) // 40, 1)):
