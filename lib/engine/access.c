@@ -236,7 +236,7 @@ int hl_piece_read_behind(const struct hl_piece *pc, float *p, float *m, float *v
     struct reach r = reach_of(pc->unit->engine, true);
     int rc = read_values(&r, pc, p);
 
-    return rc < 0 || !is_trained(pc) ? rc : read_moments(&r, pc, m, v);
+    return rc < 0 ? rc : read_moments(&r, pc, m, v);
 }
 
 int hl_piece_read_rest(const struct hl_piece *pc, bool behind, float *out)

@@ -39,7 +39,7 @@ int hl_piece_read(const struct hl_piece *pc, float *out);
 /* Zeros for frozen tensors. */
 int hl_piece_read_moments(const struct hl_piece *pc, float *m, float *v);
 
-/* Both, of what is mine, by a snapshot behind training. m and v of a frozen tensor are not touched. */
+/* Both, of what is mine and trained, by a snapshot behind training. */
 int hl_piece_read_behind(const struct hl_piece *pc, float *p, float *m, float *v);
 
 /* The parameter as it rests, widened: of split masters the upper half. */

@@ -99,42 +99,13 @@ int hl_snapshot_begin(struct haul_engine *e)
 int hl_snapshot_read(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
                      uint64_t n, float *p, float *m, float *v)
 {
-    struct haul_unit *u = e->units[unit];
     int rc = 0;
 
     for (uint64_t done = 0; rc == 0 && done < n;) {
-        struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
-        rc = hl_piece_read(&pc, p + done);
-        if (rc == 0 && !u->tensors[tensor].frozen)
+        struct hl_piece pc = hl_piece_of(e->units[unit], tensor, first + done, n - done);
+        rc = m ? hl_piece_read(&pc, p + done) : hl_piece_read_rest(&pc, false, p + done);
+        if (rc == 0 && m)
             rc = hl_piece_read_moments(&pc, m + done, v + done);
-        done += pc.n;
-    }
-    return rc;
-}
-
-int hl_snapshot_read_rest(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
-                          uint64_t n, float *p)
-{
-    int rc = 0;
-
-    for (uint64_t done = 0; rc == 0 && done < n;) {
-        struct hl_piece pc = hl_piece_of(e->units[unit], tensor, first + done, n - done);
-        rc = hl_piece_read_rest(&pc, false, p + done);
-        done += pc.n;
-    }
-    return rc;
-}
-
-int hl_snapshot_write_rest(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
-                           uint64_t n, const float *p)
-{
-    struct hl_scratch s = hl_scratch_of(e);
-    int rc = 0;
-
-    for (uint64_t done = 0; rc == 0 && done < n;) {
-        struct hl_piece pc = hl_piece_of(e->units[unit], tensor, first + done, n - done);
-        memcpy(s.value, p + done, pc.n * sizeof *p);
-        rc = hl_piece_write_rest(&pc, s.value);
         done += pc.n;
     }
     return rc;
@@ -156,16 +127,15 @@ bool hl_snapshot_wants(const struct haul_engine *e, uint32_t unit, uint32_t tens
 int hl_snapshot_write(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
                       uint64_t n, const float *p, const float *m, const float *v)
 {
-    struct haul_unit *u = e->units[unit];
     struct hl_scratch s = hl_scratch_of(e);
     int rc = 0;
 
-    e->overwrites = true;
+    e->overwrites |= m != NULL;
     for (uint64_t done = 0; rc == 0 && done < n;) {
-        struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
+        struct hl_piece pc = hl_piece_of(e->units[unit], tensor, first + done, n - done);
         memcpy(s.value, p + done, pc.n * sizeof *p);
-        rc = hl_piece_write(&pc, s.value);
-        if (rc == 0 && pc.own && !u->tensors[tensor].frozen) {
+        rc = m ? hl_piece_write(&pc, s.value) : hl_piece_write_rest(&pc, s.value);
+        if (rc == 0 && m && pc.own) {
             memcpy(s.m, m + done, pc.n * sizeof *m);
             memcpy(s.v, v + done, pc.n * sizeof *v);
             rc = hl_piece_write_moments(&pc, s.m, s.v);

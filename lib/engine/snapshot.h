@@ -56,14 +56,15 @@ int hl_snapshot_begin(struct haul_engine *e);
 int hl_snapshot_end(struct haul_engine *e, int rc);
 
 /* Elements [first, first + n) of a tensor, all in this rank's shard: master (or the parameter widened) and
- * moments. m and v of a frozen tensor are not touched and may be NULL. */
+ * moments. m and v NULL, as for a frozen tensor: the parameter alone, as it rests, widened (of split masters
+ * the upper half); the record is not touched. */
 int hl_snapshot_read(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
                      uint64_t n, float *p, float *m, float *v);
 
 /* This rank keeps something of them. */
 bool hl_snapshot_wants(const struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
                        uint64_t n);
-/* Set of them what this rank keeps. */
+/* Set of them what this rank keeps; m and v NULL: likewise. */
 int hl_snapshot_write(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
                       uint64_t n, const float *p, const float *m, const float *v);
 
@@ -117,11 +118,6 @@ int hl_snapshot_note(struct haul_engine *e, struct hl_snapshot_note *out);
 int hl_snapshot_note_holds(const struct hl_snapshot_note *note);
 /* The records are those of that generation of that store, and nothing has changed since. */
 bool hl_snapshot_is_at(struct haul_engine *e, uint64_t id, uint64_t generation);
-/* As hl_snapshot_read() and _write(), of the parameter alone: as it rests, widened; the record is not touched. */
-int hl_snapshot_read_rest(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
-                          uint64_t n, float *p);
-int hl_snapshot_write_rest(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
-                           uint64_t n, const float *p);
 
 /* ---- behind training ---- */
 
@@ -151,8 +147,6 @@ void *hl_snapshot_user(const struct haul_engine *e);
 /* As hl_snapshot_read(). Waits for the unit's update, and for what is on its way to the drive. */
 int hl_snapshot_read_behind(struct haul_engine *e, uint32_t unit, uint32_t tensor, uint64_t first,
                             uint64_t n, float *p, float *m, float *v);
-int hl_snapshot_read_rest_behind(struct haul_engine *e, uint32_t unit, uint32_t tensor,
-                                 uint64_t first, uint64_t n, float *p);
 /* Wait until all records that stay are on the drive. */
 int hl_snapshot_settled(struct haul_engine *e);
 /* The unit's next update may run. */

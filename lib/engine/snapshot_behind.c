@@ -245,23 +245,8 @@ int hl_snapshot_read_behind(struct haul_engine *e, uint32_t unit, uint32_t tenso
         struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
         rc = check(e);
         if (rc == 0)
-            rc = hl_piece_read_behind(&pc, p + done, m ? m + done : NULL, v ? v + done : NULL);
-        done += pc.n;
-    }
-    return rc;
-}
-
-int hl_snapshot_read_rest_behind(struct haul_engine *e, uint32_t unit, uint32_t tensor,
-                                 uint64_t first, uint64_t n, float *p)
-{
-    struct haul_unit *u = e->units[unit];
-    int rc = wait_for_update(u);
-
-    for (uint64_t done = 0; rc == 0 && done < n;) {
-        struct hl_piece pc = hl_piece_of(u, tensor, first + done, n - done);
-        rc = check(e);
-        if (rc == 0)
-            rc = hl_piece_read_rest(&pc, true, p + done);
+            rc = m ? hl_piece_read_behind(&pc, p + done, m + done, v + done)
+                   : hl_piece_read_rest(&pc, true, p + done);
         done += pc.n;
     }
     return rc;

@@ -65,7 +65,7 @@ static int write_block(struct loading *l, uint64_t i)
         return rc;
     struct hl_ckpt_values values = hl_ckpt_values(l->ck, i);
     if (l->in_place && hl_ckpt_is_kept(b->kind))
-        return hl_snapshot_write_rest(l->e, b->unit, t, first, b->n, values.p);
+        values.m = values.v = NULL;
     return hl_snapshot_write(l->e, b->unit, t, first, b->n, values.p, values.m, values.v);
 }
 

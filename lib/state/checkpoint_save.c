@@ -34,8 +34,6 @@ static int check_opts(const struct haul_checkpoint_save_opts *o)
 static int read_state(void *user, uint32_t unit, uint32_t tensor, uint64_t first, uint64_t n,
                       float *p, float *m, float *v)
 {
-    if (!m && hl_snapshot_is_kept(user, unit))
-        return hl_snapshot_read_rest(user, unit, tensor, first, n, p);
     return hl_snapshot_read(user, unit, tensor, first, n, p, m, v);
 }
 

@@ -86,8 +86,6 @@ static int read_state(void *user, uint32_t unit, uint32_t tensor, uint64_t first
     struct behind *b = user;
 
     let_go(b, unit);
-    if (!m && hl_snapshot_is_kept(b->s.e, unit))
-        return hl_snapshot_read_rest_behind(b->s.e, unit, tensor, first, n, p);
     return hl_snapshot_read_behind(b->s.e, unit, tensor, first, n, p, m, v);
 }
 
