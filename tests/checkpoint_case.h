@@ -20,35 +20,26 @@
 
 enum { MOST_RANKS = 4 };
 
-/* Where state rests, by the share of it that the host budget has room for; 0: all of it. */
-struct spot {
-    const char *name;
-    enum haul_offload offload;
-    double records, params;
-    int durable; /* records on nvme stay there from life to life */
-};
-
-static const struct spot spots[] = {
-    {"none", HAUL_OFFLOAD_NONE, 0, 0, 0},
-    {"optimizer", HAUL_OFFLOAD_OPTIMIZER, 0, 0, 0},
-    {"all", HAUL_OFFLOAD_ALL, 0, 0, 0},
-    {"records on nvme, optimizer", HAUL_OFFLOAD_OPTIMIZER, 0.3, 0, 0},
-    {"records on nvme, all", HAUL_OFFLOAD_ALL, 0.3, 0, 0},
-    {"parameters on nvme", HAUL_OFFLOAD_ALL, 0, 0.3, 0},
-};
-enum { NSPOTS = sizeof spots / sizeof spots[0] };
-
-static const struct spot staying[] = {
-    {"records that stay on nvme, optimizer", HAUL_OFFLOAD_OPTIMIZER, 0.3, 0, 1},
-    {"records that stay on nvme, all", HAUL_OFFLOAD_ALL, 0.3, 0, 1},
-    {"records that stay on nvme, and parameters that do not", HAUL_OFFLOAD_ALL, 0, 0.3, 1},
+static const struct random_spot staying[] = {
+    {.name = "records that stay on nvme, optimizer",
+     .offload = HAUL_OFFLOAD_OPTIMIZER,
+     .records = 0.3,
+     .durable = 1},
+    {.name = "records that stay on nvme, all",
+     .offload = HAUL_OFFLOAD_ALL,
+     .records = 0.3,
+     .durable = 1},
+    {.name = "records that stay on nvme, and parameters that do not",
+     .offload = HAUL_OFFLOAD_ALL,
+     .params = 0.3,
+     .durable = 1},
 };
 enum { NSTAYING = sizeof staying / sizeof staying[0] };
 
 /* What one process life does: load, steps up to `until`, save. */
 struct life {
     const struct random_shape *shape; /* nranks of it */
-    const struct spot *spot;
+    const struct random_spot *spot;
     enum haul_master master;
     unsigned stage, slots;
     unsigned until;      /* steps of the run so far, at the end of this life */

@@ -1,13 +1,12 @@
+/* random_model.c: through the engine. */
 #include <math.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include "arith.h"
 #include "random_model.h"
+#include "random_values.h"
 #include "suite.h"
-
-#define LR    1e-2
-#define DECAY 0.1
 
 static char hang_text[160];
 
@@ -26,143 +25,6 @@ void random_watch(const char *name, unsigned seconds)
     snprintf(hang_text, sizeof hang_text, "%s", name);
     signal(SIGALRM, hang);
     alarm(seconds * (UNDER_SANITIZER || under_valgrind() ? 10 : 1));
-}
-
-/* splitmix64 */
-uint64_t random_next(uint64_t *state)
-{
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-uint64_t random_in(uint64_t *state, uint64_t from, uint64_t to)
-{
-    return from + random_next(state) % (to - from + 1);
-}
-
-/* ---- shapes ---- */
-
-/* Like units, sizes over five orders of magnitude, or one unit that outweighs all others. */
-static uint64_t unit_elems(uint64_t *s, unsigned flavour, uint32_t u, uint32_t nunits,
-                           uint64_t elems)
-{
-    uint64_t mean = elems / nunits + 1;
-
-    if (flavour == 0)
-        return mean / 2 + random_in(s, 0, mean);
-    if (flavour == 1)
-        return random_in(s, 0, UINT64_C(1) << random_in(s, 0, 17));
-    return u == nunits / 2 ? elems : random_in(s, 0, 64);
-}
-
-static void make_unit(struct random_unit *unit, uint64_t *s, uint64_t elems)
-{
-    unit->ntensors = (uint32_t)random_in(s, random_in(s, 0, 9) != 0, RANDOM_MAX_TENSORS);
-    for (uint32_t t = 0; t < unit->ntensors; t++) {
-        struct random_tensor *x = &unit->tensor[t];
-        uint64_t kind = random_in(s, 0, 9);
-        x->elems = kind == 0 ? 0 : kind == 1 ? 1 : random_in(s, 0, elems);
-        x->elems |= kind == 2;
-        x->fp32 = random_in(s, 0, 3) == 0;
-        x->frozen = random_in(s, 0, 5) == 0;
-        x->group = (uint32_t)random_in(s, 0, RANDOM_GROUPS - 1);
-        elems -= x->elems < elems ? x->elems : elems;
-        if (t + 1 == unit->ntensors)
-            x->elems += elems;
-    }
-}
-
-void random_shape_make(struct random_shape *shape, uint64_t seed, uint32_t max_units,
-                       uint64_t elems)
-{
-    uint64_t s = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
-    unsigned flavour = (unsigned)random_in(&s, 0, 3) % 3;
-    uint64_t total = 0;
-
-    *shape = (struct random_shape){.seed = seed, .nunits = (uint32_t)random_in(&s, 1, max_units)};
-    shape->unit = calloc(shape->nunits, sizeof *shape->unit);
-    for (uint32_t u = 0; u < shape->nunits; u++) {
-        make_unit(&shape->unit[u], &s, unit_elems(&s, flavour, u, shape->nunits, elems));
-        for (uint32_t t = 0; t < shape->unit[u].ntensors; t++)
-            total += shape->unit[u].tensor[t].elems;
-    }
-    shape->nsteps = (unsigned)random_in(&s, 2, 4);
-    shape->passes = random_in(&s, 0, 3) == 0 ? 2 : 1;
-    shape->grad_dtype = random_in(&s, 0, 3) == 0 ? HAUL_FP32 : HAUL_BF16;
-    shape->buffer_dtype = random_in(&s, 0, 3) == 0 ? HAUL_BF16 : HAUL_FP32;
-    shape->tied = random_in(&s, 0, 2) == 0;
-    shape->wander = random_in(&s, 0, 5) == 0;
-    shape->leave_out = shape->nunits > 1 && random_in(&s, 0, 2) == 0 ? 2 : 0;
-    shape->inf_step = random_in(&s, 0, 4) == 0 ? 2 : 0;
-    /* noise of at most 1/2 and half a parameter: a norm near sqrt(n) / 2 */
-    shape->clip =
-        random_in(&s, 0, 1) ? sqrt((double)total) * (double)random_in(&s, 10, 70) / 100 : 0;
-}
-
-void random_shape_free(struct random_shape *shape)
-{
-    free(shape->unit);
-    shape->unit = NULL;
-}
-
-static int is_left_out(const struct random_shape *sh, uint32_t u, unsigned step)
-{
-    return sh->leave_out && step % sh->leave_out == 0 && u == (sh->seed + step) % sh->nunits;
-}
-
-static unsigned nranks(const struct random_shape *sh)
-{
-    return sh->nranks ? sh->nranks : 1;
-}
-
-/* By all ranks, or by this one alone. */
-static int leaves_out(const struct random_shape *sh, uint32_t u, unsigned step, unsigned rank)
-{
-    if (is_left_out(sh, u, step))
-        return 1;
-    return nranks(sh) > 1 && sh->leave_out && step % sh->leave_out &&
-           u == (sh->seed + step) % sh->nunits && rank == step % nranks(sh);
-}
-
-/* ---- the model's functions, the same for engine and twin ---- */
-
-static uint64_t hash(uint64_t x)
-{
-    x = (x ^ (x >> 33)) * UINT64_C(0xff51afd7ed558ccd);
-    return x ^ (x >> 33);
-}
-
-static float initial(uint32_t unit, uint32_t tensor, uint64_t i)
-{
-    return (float)(hash(unit * 1000003ull + tensor * 10007ull + i) & 0xffff) * 0x1p-15f - 1.0f;
-}
-
-static float gradient(float p, uint64_t i, unsigned step, unsigned pass)
-{
-    return p * 0.5f + ((float)(hash(i * 31 + step * 7 + pass) & 0x3ff) * 0x1p-10f - 0.5f);
-}
-
-static void group_values(struct haul_group_step out[RANDOM_GROUPS])
-{
-    for (uint32_t g = 0; g < RANDOM_GROUPS; g++)
-        out[g] = (struct haul_group_step){LR / (g + 1), DECAY * g};
-}
-
-static float narrow(enum haul_dtype dtype, float x)
-{
-    return dtype == HAUL_FP32 ? x : hl_bf16_to_float(hl_bf16_from_float(x));
-}
-
-static float narrow_even(enum haul_dtype dtype, float x)
-{
-    uint32_t bits = hl_float_bits(x), rest = bits & 0xffffu, hi = bits >> 16;
-
-    if (dtype == HAUL_FP32 || !isfinite(x))
-        return narrow(dtype, x);
-    return hl_bf16_to_float((uint16_t)(hi + (rest > 0x8000u || (rest == 0x8000u && hi % 2 == 1))));
 }
 
 /* ---- through the engine ---- */
@@ -461,6 +323,15 @@ int random_step(struct random_run *r, struct haul_report *report)
 
 /* ---- budgets ---- */
 
+const struct random_spot random_spots[RANDOM_SPOTS] = {
+    {.name = "none", .offload = HAUL_OFFLOAD_NONE},
+    {.name = "optimizer", .offload = HAUL_OFFLOAD_OPTIMIZER},
+    {.name = "all", .offload = HAUL_OFFLOAD_ALL},
+    {.name = "records on nvme, optimizer", .offload = HAUL_OFFLOAD_OPTIMIZER, .records = 0.3},
+    {.name = "records on nvme, all", .offload = HAUL_OFFLOAD_ALL, .records = 0.3},
+    {.name = "parameters on nvme", .offload = HAUL_OFFLOAD_ALL, .params = 0.3},
+};
+
 int random_ledger(const struct random_shape *shape, const struct random_place *place,
                   struct random_rest *out)
 {
@@ -524,179 +395,4 @@ int random_page_params(const struct random_shape *shape, struct random_place *pl
         return 0;
     return between(shape, place, least.all[HAUL_TIER_HOST], share,
                    least.params[HAUL_TIER_NVME] - least.param_slots - 16384);
-}
-
-/* ---- on plain arrays ---- */
-
-static int is_trained(const struct random_tensor *x)
-{
-    return !x->frozen && x->elems;
-}
-
-static uint32_t at(uint32_t u, uint32_t t)
-{
-    return u * RANDOM_MAX_TENSORS + t;
-}
-
-static void *zeroed(size_t n, size_t size)
-{
-    return calloc(n ? n : 1, size);
-}
-
-int random_twin_open(struct random_twin *w, const struct random_shape *sh)
-{
-    size_t n = (size_t)sh->nunits * RANDOM_MAX_TENSORS;
-
-    *w = (struct random_twin){.shape = sh,
-                              .p = zeroed(n, sizeof *w->p),
-                              .m = zeroed(n, sizeof *w->m),
-                              .v = zeroed(n, sizeof *w->v),
-                              .grad = zeroed(n, sizeof *w->grad),
-                              .nsteps = zeroed(sh->nunits, sizeof *w->nsteps)};
-    for (uint32_t u = 0; u < sh->nunits; u++)
-        for (uint32_t t = 0; t < sh->unit[u].ntensors; t++) {
-            const struct random_tensor *x = &sh->unit[u].tensor[t];
-            uint32_t k = at(u, t);
-            w->p[k] = zeroed(x->elems, 4), w->m[k] = zeroed(x->elems, 4);
-            w->v[k] = zeroed(x->elems, 4), w->grad[k] = zeroed(x->elems, 4);
-            for (uint64_t i = 0; i < x->elems; i++)
-                w->p[k][i] = narrow(x->frozen && !x->fp32 ? HAUL_BF16 : HAUL_FP32,
-                                    initial(u, t, x->first + i));
-        }
-    return 0;
-}
-
-void random_twin_close(struct random_twin *w)
-{
-    for (uint32_t k = 0; k < w->shape->nunits * RANDOM_MAX_TENSORS; k++)
-        free(w->p[k]), free(w->m[k]), free(w->v[k]), free(w->grad[k]);
-    free(w->p), free(w->m), free(w->v), free(w->grad), free(w->nsteps);
-}
-
-static void twin_gradient(struct random_twin *w, uint32_t u, uint32_t t)
-{
-    const struct random_shape *sh = w->shape;
-    const struct random_tensor *x = &sh->unit[u].tensor[t];
-    enum haul_dtype published = x->fp32 ? HAUL_FP32 : HAUL_BF16;
-    enum haul_dtype travel = x->fp32 ? HAUL_FP32 : sh->grad_dtype;
-    enum haul_dtype buffer = x->fp32 ? HAUL_FP32 : sh->buffer_dtype;
-    unsigned visits = sh->tied && u == 0 ? 2 : 1;
-    float *grad = w->grad[at(u, t)];
-
-    for (uint64_t i = 0; i < x->elems; i++)
-        for (unsigned p = 0; p < sh->passes; p++) {
-            float sum = 0, at_device = narrow(published, w->p[at(u, t)][i]);
-            for (unsigned r = 0; r < nranks(sh); r++) {
-                float b = 0;
-                for (unsigned k = 0; k < visits && !leaves_out(sh, u, w->step, r); k++)
-                    b = narrow(buffer,
-                               b + gradient(at_device, x->first + i, w->step, p * nranks(sh) + r));
-                b = narrow(travel, b);
-                sum = r ? sum + b : b;
-            }
-            sum = nranks(sh) > 1 ? narrow_even(travel, sum) : sum;
-            grad[i] = p ? grad[i] + sum : sum;
-        }
-}
-
-static void twin_update(struct random_twin *w, uint32_t u, uint32_t t, double scale)
-{
-    const struct random_tensor *x = &w->shape->unit[u].tensor[t];
-    struct haul_group_step groups[RANDOM_GROUPS];
-    struct haul_optim adamw;
-    uint32_t k = at(u, t);
-
-    group_values(groups);
-    haul_optim_init(&adamw, HAUL_ADAMW);
-    struct haul_optim_arrays arrays = {.struct_size = sizeof arrays,
-                                       .n = x->elems,
-                                       .grad_dtype = HAUL_FP32,
-                                       .grad = w->grad[k],
-                                       .master = w->p[k],
-                                       .m = w->m[k],
-                                       .v = w->v[k]};
-    struct haul_optim_step s = {.struct_size = sizeof s,
-                                .step = w->nsteps[u],
-                                .lr = groups[x->group].lr,
-                                .weight_decay = groups[x->group].weight_decay,
-                                .grad_scale = scale};
-    if (haul_optim_update(&adamw, &arrays, &s, 1) < 0)
-        fprintf(stderr, "twin: %s\n", haul_last_error());
-}
-
-/* Sums the squares of what takes part. Returns whether anything did. */
-static int twin_gradients(struct random_twin *w, double *sum)
-{
-    int any = 0;
-
-    for (uint32_t u = 0; u < w->shape->nunits; u++)
-        for (uint32_t t = 0; t < w->shape->unit[u].ntensors; t++) {
-            const struct random_tensor *x = &w->shape->unit[u].tensor[t];
-            if (!is_trained(x) || is_left_out(w->shape, u, w->step))
-                continue;
-            any = 1;
-            twin_gradient(w, u, t);
-            for (uint64_t i = 0; i < x->elems; i++)
-                *sum += (double)w->grad[at(u, t)][i] * w->grad[at(u, t)][i];
-        }
-    return any;
-}
-
-void random_twin_step(struct random_twin *w, double clip)
-{
-    const struct random_shape *sh = w->shape;
-    double sum = 0, scale = 1.0 / (sh->passes * nranks(sh));
-
-    w->step++;
-    w->skipped = twin_gradients(w, &sum) && w->step == sh->inf_step;
-    w->norm = w->skipped ? INFINITY : sqrt(sum) * scale;
-    for (uint32_t u = 0; !w->skipped && u < sh->nunits; u++) {
-        if (is_left_out(sh, u, w->step))
-            continue;
-        w->nsteps[u]++;
-        for (uint32_t t = 0; t < sh->unit[u].ntensors; t++)
-            if (is_trained(&sh->unit[u].tensor[t]))
-                twin_update(w, u, t, scale * clip);
-    }
-}
-
-int64_t random_compare(struct random_run *r, const struct random_twin *w)
-{
-    int64_t bad = 0;
-
-    for (uint32_t u = 0; u < w->shape->nunits; u++)
-        for (uint32_t t = 0; t < w->shape->unit[u].ntensors; t++) {
-            const struct random_tensor *x = &w->shape->unit[u].tensor[t];
-            float *got = zeroed(x->elems, sizeof *got);
-            int rc = haul_tensor_read(r->unit[u], t, x->first, x->elems, got);
-            for (uint64_t i = 0; rc == 0 && i < x->elems; i++)
-                bad += hl_float_bits(got[i]) != hl_float_bits(w->p[at(u, t)][i]);
-            free(got);
-            if (rc < 0)
-                return rc;
-        }
-    return bad;
-}
-
-struct random_shape random_shape_of(struct random_unit *unit, unsigned nunits, uint64_t elems)
-{
-    for (unsigned u = 0; u < nunits; u++)
-        unit[u] = (struct random_unit){.ntensors = 1, .tensor = {{.elems = elems}}};
-    return (struct random_shape){.seed = 1,
-                                 .nunits = nunits,
-                                 .unit = unit,
-                                 .nsteps = 3,
-                                 .passes = 1,
-                                 .grad_dtype = HAUL_BF16,
-                                 .buffer_dtype = HAUL_BF16};
-}
-
-struct random_shape random_even_shape(unsigned nranks)
-{
-    static struct random_unit unit[RANDOM_EVEN_UNITS];
-    struct random_shape shape = random_shape_of(unit, RANDOM_EVEN_UNITS, RANDOM_EVEN_ELEMS);
-
-    shape.buffer_dtype = HAUL_FP32;
-    shape.nranks = nranks;
-    return shape;
 }

@@ -62,6 +62,20 @@ struct random_place {
         stash_bytes; /* forward stashes so much at every visit, and backward takes it back; 0: no stash */
 };
 
+/* Where state rests, by the share of it that the host budget has room for; 0: all of it. */
+struct random_spot {
+    const char *name;
+    enum haul_offload offload;
+    double records, params;
+    enum haul_share share;
+    int durable; /* records on nvme stay there */
+};
+
+#define RANDOM_SPOTS 6
+
+/* Nothing offloaded, the optimizer, all; records on nvme with each of the latter; parameters on nvme. */
+extern const struct random_spot random_spots[RANDOM_SPOTS];
+
 /* Of what rests in a tier, by the ledger. */
 struct random_rest {
     uint64_t all[HAUL_NTIERS], records[HAUL_NTIERS], params[HAUL_NTIERS];

@@ -8,10 +8,10 @@ static uint64_t nseeds(uint64_t n)
 }
 
 typedef void (*run_fn)(uint64_t seed, unsigned nranks, unsigned stage, enum haul_master master,
-                       const struct spot *spot);
+                       const struct random_spot *spot);
 
 /* One rank and several, in every spot, stage and form. */
-static void in_spots(const struct spot *list, unsigned n, run_fn run)
+static void in_spots(const struct random_spot *list, unsigned n, run_fn run)
 {
     make_dir();
     for (uint64_t seed = 1; seed <= nseeds(6); seed++)
@@ -26,7 +26,7 @@ static void in_spots(const struct spot *list, unsigned n, run_fn run)
 
 static void everywhere(run_fn run)
 {
-    in_spots(spots, NSPOTS, run);
+    in_spots(random_spots, RANDOM_SPOTS, run);
 }
 
 static void where_records_stay(run_fn run)
@@ -50,7 +50,7 @@ static void make_shape(struct random_shape *shape, uint64_t seed, unsigned nrank
 }
 
 static void resume_exactly(uint64_t seed, unsigned nranks, unsigned stage, enum haul_master master,
-                           const struct spot *spot)
+                           const struct random_spot *spot)
 {
     struct random_shape shape;
     char root[256], what[160];
@@ -96,7 +96,7 @@ Test(checkpoint, clipping_and_skipping_happen_in_these_runs)
     for (uint64_t seed = 1; seed <= 6; seed++) {
         struct random_shape shape;
         make_shape(&shape, seed, 1);
-        struct life l = {.shape = &shape, .spot = &spots[2], .until = shape.nsteps};
+        struct life l = {.shape = &shape, .spot = &random_spots[2], .until = shape.nsteps};
         must_live(&l, "alone");
         nclipped += l.clip_least < 1;
         nskipped += l.nskipped;
@@ -110,7 +110,7 @@ Test(checkpoint, clipping_and_skipping_happen_in_these_runs)
 /* ---- behind training ---- */
 
 static void save_behind(uint64_t seed, unsigned nranks, unsigned stage, enum haul_master master,
-                        const struct spot *spot)
+                        const struct random_spot *spot)
 {
     struct random_shape shape;
     char root[256], one[300], what[160];
@@ -165,7 +165,7 @@ Test(checkpoint, state_goes_to_any_number_of_ranks_stage_tier_and_form)
             make_shape(&saved, seed, counts[from]);
             in_dir(root, "reshard");
             struct life first = {.shape = &saved,
-                                 .spot = &spots[(seed + from) % NSPOTS],
+                                 .spot = &random_spots[(seed + from) % RANDOM_SPOTS],
                                  .stage = (unsigned)(seed + from) % 4,
                                  .master = from % 2 ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32,
                                  .until = 4,
@@ -174,7 +174,7 @@ Test(checkpoint, state_goes_to_any_number_of_ranks_stage_tier_and_form)
             for (unsigned to = 0; to < 3; to++, turn++) {
                 make_shape(&loaded, seed, counts[to]);
                 struct life second = {.shape = &loaded,
-                                      .spot = &spots[turn % NSPOTS],
+                                      .spot = &random_spots[turn % RANDOM_SPOTS],
                                       .stage = turn % 4,
                                       .master = turn % 2 ? HAUL_MASTER_FP32 : HAUL_MASTER_SPLIT,
                                       .until = 4,

@@ -30,8 +30,11 @@ static void make_saved(struct saved *s)
     s->shape.nranks = 2;
     in_dir(s->root, "root");
     for (unsigned step = 1; step <= 2; step++) {
-        s->life = (struct life){
-            .shape = &s->shape, .spot = &spots[2], .stage = 3, .until = step, .save = s->root};
+        s->life = (struct life){.shape = &s->shape,
+                                .spot = &random_spots[2],
+                                .stage = 3,
+                                .until = step,
+                                .save = s->root};
         s->life.load = step == 2 ? s->root : NULL;
         must_live(&s->life, "save");
         s->digest[step - 1] = s->life.digest;

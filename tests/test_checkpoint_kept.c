@@ -47,8 +47,10 @@ int __wrap_hl_sys_fsync(int fd)
 
 /* ---- lives ---- */
 
-static const struct spot stays = {"stay, optimizer", HAUL_OFFLOAD_OPTIMIZER, 0.1, 0, 1};
-static const struct spot stays_all = {"stay, all", HAUL_OFFLOAD_ALL, 0.1, 0, 1};
+static const struct random_spot stays = {
+    .name = "stay, optimizer", .offload = HAUL_OFFLOAD_OPTIMIZER, .records = 0.1, .durable = 1};
+static const struct random_spot stays_all = {
+    .name = "stay, all", .offload = HAUL_OFFLOAD_ALL, .records = 0.1, .durable = 1};
 static struct random_shape shape;
 static char root[256];
 static uint64_t straight[8]; /* digest after so many steps */
@@ -89,7 +91,7 @@ static void begin(unsigned nranks)
     in_dir(root, "root");
     for (unsigned steps = 0; steps < 8; steps++) {
         struct life l = life_of(nranks, steps);
-        static const struct spot none = {"none", HAUL_OFFLOAD_NONE, 0, 0, 0};
+        static const struct random_spot none = {.name = "none", .offload = HAUL_OFFLOAD_NONE};
         l.spot = &none;
         must_live(&l, "straight");
         straight[steps] = l.digest;
@@ -156,7 +158,7 @@ static void loads(unsigned nranks, const char *path, unsigned step)
 /* By another engine, which has no nvme tier. */
 static void loads_elsewhere(unsigned nranks, const char *path, unsigned step)
 {
-    static const struct spot all = {"all", HAUL_OFFLOAD_ALL, 0, 0, 0};
+    static const struct random_spot all = {.name = "all", .offload = HAUL_OFFLOAD_ALL};
     struct life l = life_of(nranks, 0);
 
     l.spot = &all;

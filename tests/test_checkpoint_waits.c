@@ -114,7 +114,7 @@ int __wrap_haul_checkpoint_save(struct haul_engine *engine, const char *root,
     return rc;
 }
 
-static void save_while_still(const struct spot *spot, uint64_t elems, int write,
+static void save_while_still(const struct random_spot *spot, uint64_t elems, int write,
                              enum extents extents)
 {
     struct random_unit units[UNITS];
@@ -144,17 +144,17 @@ static void save_while_still(const struct spot *spot, uint64_t elems, int write,
 
 Test(checkpoint_waits, a_snapshot_waits_for_the_update_under_way)
 {
-    save_while_still(&spots[4], 4000, 0, RECORDS);
+    save_while_still(&random_spots[4], 4000, 0, RECORDS);
 }
 
 Test(checkpoint_waits, a_snapshot_waits_for_records_on_their_way_to_the_drive)
 {
-    save_while_still(&spots[4], 4000, 1, RECORDS);
+    save_while_still(&random_spots[4], 4000, 1, RECORDS);
 }
 
 Test(checkpoint_waits, a_snapshot_waits_for_parameters_on_their_way_to_the_drive)
 {
-    save_while_still(&spots[5], 100000, 1, PARAMS);
+    save_while_still(&random_spots[5], 100000, 1, PARAMS);
 }
 
 /* ---- the checkpoint's own drive ---- */

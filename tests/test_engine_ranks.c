@@ -85,16 +85,9 @@ static void *rank_main(void *user)
     return NULL;
 }
 
-struct spot {
-    const char *name;
-    enum haul_offload offload;
-    double records, params; /* share of them that the host budget has room for; 0: all of them */
-    enum haul_share share;
-};
-
 /* place: of every rank. twin NULL: only digests. */
 static void run_ranks(struct rank rank[], const struct random_shape *shape,
-                      const struct random_place *place, const struct spot *spot,
+                      const struct random_place *place, const struct random_spot *spot,
                       struct random_twin *twin, const char *what)
 {
     struct thread_world *world = thread_world_open(shape->nranks);
@@ -132,16 +125,6 @@ static void run_ranks(struct rank rank[], const struct random_shape *shape,
 
 /* ---- places ---- */
 
-static const struct spot spots[] = {
-    {"none", HAUL_OFFLOAD_NONE, 0, 0, 0},
-    {"optimizer", HAUL_OFFLOAD_OPTIMIZER, 0, 0, 0},
-    {"all", HAUL_OFFLOAD_ALL, 0, 0, 0},
-    {"records on nvme, optimizer", HAUL_OFFLOAD_OPTIMIZER, 0.3, 0, 0},
-    {"records on nvme, all", HAUL_OFFLOAD_ALL, 0.3, 0, 0},
-    {"parameters on nvme", HAUL_OFFLOAD_ALL, 0, 0.3, 0},
-};
-enum { NSPOTS = sizeof spots / sizeof spots[0] };
-
 static void draw(struct random_place *p, uint64_t *s)
 {
     p->master = random_in(s, 0, 1) ? HAUL_MASTER_SPLIT : HAUL_MASTER_FP32;
@@ -172,7 +155,7 @@ static void open_run(struct run *run, uint64_t seed, uint64_t elems)
     run->shape.wander = 0;
 }
 
-static void run_spot(struct run *run, unsigned stage, const struct spot *spot)
+static void run_spot(struct run *run, unsigned stage, const struct random_spot *spot)
 {
     struct random_place place = {.offload = spot->offload,
                                  .stage = stage,
@@ -203,7 +186,7 @@ Test(engine_ranks, one_digest_for_every_stage_and_offload)
         open_run(&run, seed, 60000);
         for (unsigned stage = 0; stage < 4; stage++)
             for (unsigned i = 0; i < 3; i++)
-                run_spot(&run, stage, &spots[i]);
+                run_spot(&run, stage, &random_spots[i]);
         random_shape_free(&run.shape);
     }
 }
@@ -217,8 +200,8 @@ Test(engine_ranks, nvme_changes_no_bit_in_any_stage)
         struct run run;
         open_run(&run, seed, 400000);
         for (unsigned stage = 0; stage < 4; stage++)
-            for (unsigned i = 2; i < NSPOTS; i++)
-                run_spot(&run, stage, &spots[i]);
+            for (unsigned i = 2; i < RANDOM_SPOTS; i++)
+                run_spot(&run, stage, &random_spots[i]);
         paged += run.paged;
         random_shape_free(&run.shape);
     }
@@ -228,16 +211,22 @@ Test(engine_ranks, nvme_changes_no_bit_in_any_stage)
 
 Test(engine_ranks, pulling_from_shared_memory_changes_no_bit)
 {
-    static const struct spot pulled[] = {
-        {"pulled", HAUL_OFFLOAD_ALL, 0, 0, HAUL_SHARE_PULL},
-        {"pulled, records on nvme", HAUL_OFFLOAD_ALL, 0.3, 0, HAUL_SHARE_PULL},
-        {"pulled, parameters on nvme", HAUL_OFFLOAD_ALL, 0, 0.3, HAUL_SHARE_PULL}};
+    static const struct random_spot pulled[] = {
+        {.name = "pulled", .offload = HAUL_OFFLOAD_ALL, .share = HAUL_SHARE_PULL},
+        {.name = "pulled, records on nvme",
+         .offload = HAUL_OFFLOAD_ALL,
+         .records = 0.3,
+         .share = HAUL_SHARE_PULL},
+        {.name = "pulled, parameters on nvme",
+         .offload = HAUL_OFFLOAD_ALL,
+         .params = 0.3,
+         .share = HAUL_SHARE_PULL}};
 
     make_dir();
     for (uint64_t seed = 42; seed < 46; seed++) {
         struct run run;
         open_run(&run, seed, 400000);
-        run_spot(&run, 3, &spots[2]);
+        run_spot(&run, 3, &random_spots[2]);
         for (unsigned i = 0; i < 3; i++)
             run_spot(&run, 3, &pulled[i]);
         random_shape_free(&run.shape);
@@ -250,11 +239,11 @@ Test(engine_ranks, pulling_from_shared_memory_changes_no_bit)
 /* Units, tensors and steps alike, so that what comes too early or too late is another's. Run by mutants. */
 Test(engine_ranks, random_delays_change_no_bit)
 {
-    static const struct spot delayed[] = {
-        {"none", HAUL_OFFLOAD_NONE, 0, 0, HAUL_SHARE_AUTO},
-        {"optimizer", HAUL_OFFLOAD_OPTIMIZER, 0, 0, HAUL_SHARE_AUTO},
-        {"all", HAUL_OFFLOAD_ALL, 0, 0, HAUL_SHARE_AUTO},
-        {"pulled", HAUL_OFFLOAD_ALL, 0, 0, HAUL_SHARE_PULL}};
+    static const struct random_spot delayed[] = {
+        {.name = "none", .offload = HAUL_OFFLOAD_NONE},
+        {.name = "optimizer", .offload = HAUL_OFFLOAD_OPTIMIZER},
+        {.name = "all", .offload = HAUL_OFFLOAD_ALL},
+        {.name = "pulled", .offload = HAUL_OFFLOAD_ALL, .share = HAUL_SHARE_PULL}};
 
     for (uint64_t seed = 1; seed <= 4; seed++) {
         struct run run = {.seed = seed, .draws = seed, .shape = random_even_shape(3)};
@@ -345,7 +334,7 @@ Test(engine_ranks, state_takes_the_bytes_of_the_formulas)
  * turn from forward to backward are still in the window. */
 Test(engine_ranks, traffic_is_that_of_the_formulas)
 {
-    static const struct spot spot = {"all", HAUL_OFFLOAD_ALL, 0, 0, 0};
+    static const struct random_spot spot = {.name = "all", .offload = HAUL_OFFLOAD_ALL};
 
     for (unsigned n = 2; n <= 4; n += 2)
         for (unsigned stage = 0; stage < 4; stage++)
@@ -371,7 +360,8 @@ Test(engine_ranks, traffic_is_that_of_the_formulas)
 
 Test(engine_ranks, what_is_pulled_is_not_gathered)
 {
-    static const struct spot spot = {"pulled", HAUL_OFFLOAD_ALL, 0, 0, HAUL_SHARE_PULL};
+    static const struct random_spot spot = {
+        .name = "pulled", .offload = HAUL_OFFLOAD_ALL, .share = HAUL_SHARE_PULL};
     struct random_shape shape = random_even_shape(4);
     struct random_place place = {.offload = HAUL_OFFLOAD_ALL, .stage = 3, .share = HAUL_SHARE_PULL};
     struct rank rank[MOST_RANKS];
