@@ -32,24 +32,37 @@ struct hl_beside {
 
 /* ---- the optimizer's thread ---- */
 
-static int update(struct hl_beside *b, const struct haul_optim *optim, uint64_t at)
+static uint64_t master_bytes(const struct hl_beside *b)
 {
-    const uint64_t master_bytes = b->master == HAUL_MASTER_SPLIT ? 2 : 4;
-    char *param = b->mem + 2 * ELEMS, *master = param + 2 * ELEMS, *m = master + 4 * ELEMS;
+    return b->master == HAUL_MASTER_SPLIT ? 2 : 4;
+}
+
+/* Of n elements, whose gradients and parameters are those of b from `at` on. */
+static int update_record(struct hl_beside *b, const struct haul_optim *optim, uint64_t at,
+                         uint64_t n, char *master, char *m, char *v)
+{
     struct haul_optim_step step = {
         .struct_size = sizeof step, .step = 1, .lr = 1e-4, .grad_scale = 1};
     struct haul_optim_arrays a = {.struct_size = sizeof a,
-                                  .n = PIECE_ELEMS,
+                                  .n = n,
                                   .grad_dtype = HAUL_BF16,
                                   .param_dtype = HAUL_BF16,
                                   .master_form = b->master,
                                   .grad = b->mem + 2 * at,
-                                  .param = param + 2 * at,
-                                  .master = master + master_bytes * at,
-                                  .m = (float *)(void *)(m + 4 * at),
-                                  .v = (float *)(void *)(m + 4 * ELEMS + 4 * at)};
+                                  .param = b->mem + 2 * (ELEMS + at),
+                                  .master = master,
+                                  .m = (float *)(void *)m,
+                                  .v = (float *)(void *)v};
 
     return haul_optim_update(optim, &a, &step, b->nthreads);
+}
+
+static int update(struct hl_beside *b, const struct haul_optim *optim, uint64_t at)
+{
+    char *master = b->mem + 4 * ELEMS, *m = master + 4 * ELEMS, *v = m + 4 * ELEMS;
+
+    return update_record(b, optim, at, PIECE_ELEMS, master + master_bytes(b) * at, m + 4 * at,
+                         v + 4 * at);
 }
 
 /* A gradient on its way: its square alone, or added to sums in FP32 that have been begun. */
@@ -216,22 +229,10 @@ struct paged {
 static int update_paged(void *user, char *record)
 {
     struct paged *p = user;
-    const uint64_t master_bytes = p->b->master == HAUL_MASTER_SPLIT ? 2 : 4, n = p->elems;
-    char *m = record + (master_bytes * n + 63) / 64 * 64, *v = m + (4 * n + 63) / 64 * 64;
-    struct haul_optim_step step = {
-        .struct_size = sizeof step, .step = 1, .lr = 1e-4, .grad_scale = 1};
-    struct haul_optim_arrays a = {.struct_size = sizeof a,
-                                  .n = n,
-                                  .grad_dtype = HAUL_BF16,
-                                  .param_dtype = HAUL_BF16,
-                                  .master_form = p->b->master,
-                                  .grad = p->b->mem + 2 * p->at,
-                                  .param = p->b->mem + 2 * (ELEMS + p->at),
-                                  .master = record,
-                                  .m = (float *)(void *)m,
-                                  .v = (float *)(void *)v};
+    const uint64_t n = p->elems;
+    char *m = record + (master_bytes(p->b) * n + 63) / 64 * 64, *v = m + (4 * n + 63) / 64 * 64;
     const uint64_t begin = hl_clock_ns();
-    int rc = haul_optim_update(&p->optim, &a, &step, p->b->nthreads);
+    int rc = update_record(p->b, &p->optim, p->at, n, record, m, v);
 
     p->s += (double)(hl_clock_ns() - begin) * 1e-9;
     p->bytes += (double)n * bytes_each(p->b, UPDATE);
